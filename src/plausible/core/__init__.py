@@ -1,0 +1,1 @@
+"""The model, the posterior, the prediction and the one loop."""

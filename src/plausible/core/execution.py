@@ -1,0 +1,267 @@
+"""How steps are run: one mode directly, many with `vmap` or one after another; eagerly, compiled or captured.
+
+Which way is a fixed rule of shapes and the number of steps, never of timings, because the ways differ in the last
+bits and a resumed run must go the way it began.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..weights import tree
+from ..weights.algebra import Weights, size
+from ..weights.rng import Keys, forked
+from ..weights.tree import Tree
+from .capture import Captured
+from .method import Method
+from .model import BayesianModel
+from .target import Batch, Target
+
+log = logging.getLogger("plausible")
+
+VMAP_FROM = 4  # modes, on a CPU: below it the batched kernels do not make up for vmap's own cost
+GPU_VMAP_WEIGHTS = 1_000_000  # on a GPU larger networks fill the machine alone
+COMPILE_FROM = 20_000  # slopes of small networks until a compiler's seconds are won back
+CAPTURE_FROM = 20  # steps until capturing a CUDA graph is won back
+DROPOUT = 0x64726F70  # the call number at which a step's dropout keys start, far from the method's own
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The way a run goes; stored in its checkpoint."""
+
+    vectorised: bool
+    compiled: bool
+    captured: bool
+
+
+def make_plan(
+    model: Target, method: Method, modes: int, steps: int, device: torch.device, compile: bool | None, vectorise: bool | None
+) -> Plan:
+    """The fixed rule."""
+    network = model.network if isinstance(model, BayesianModel) else None
+    bound_by_library = network is not None and network.library_bound
+    impure = network is not None and bool(network.written or network.draws)
+    if vectorise is None:
+        small = size(model.start) <= GPU_VMAP_WEIGHTS if device.type == "cuda" else modes >= VMAP_FROM and not bound_by_library
+        vectorise = modes > 1 and small and not impure
+    if compile is None:
+        work = steps * method.slopes_per_step * max(1, modes // VMAP_FROM if vectorise else 1)
+        compile = device.type == "cpu" and not bound_by_library and not impure and work >= COMPILE_FROM
+    captured = device.type == "cuda" and not impure and method.straight and steps >= CAPTURE_FROM and not compile
+    return Plan(vectorised=bool(vectorise and modes > 1), compiled=bool(compile), captured=captured)
+
+
+class Execution:
+    """The states of all modes and the machinery that moves them on."""
+
+    def __init__(self, model: Target, methods: Sequence[Method], params: Sequence[Weights], keys: Tensor, plan: Plan, seeds: Sequence[int]):
+        self.model, self.plan, self.keys, self.seeds = model, plan, keys, list(seeds)
+        self.modes, self.device = len(params), keys.device
+        self.method = methods[0]
+        self.numbers = _differing_numbers(methods, self.device)
+        self.per_mode_batch = False  # set by `fit_many`: every mode has data of its own
+        states = [self._method(i).init(model, p) for i, p in enumerate(params)]
+        self.lanes: list[Tree] = [tree.stack(states)] if plan.vectorised else states
+        self.buffers = [self._own_buffers() for _ in self.lanes]
+        self.step_number = torch.zeros((), dtype=torch.int64, device=self.device)
+        self._steppers: list[Callable[..., Any]] | None = None
+
+    # --- one mode, seen from outside ---
+
+    def state(self, mode: int) -> Tree:
+        """The state of one mode."""
+        return tree.unstack(self.lanes[0], mode) if self.plan.vectorised else self.lanes[mode]
+
+    def mode_buffers(self, mode: int) -> Weights | None:
+        """The buffers that a mode's own passes wrote, where a network writes any."""
+        return self.buffers[0 if self.plan.vectorised else mode]
+
+    def _method(self, mode: int) -> Method:
+        return _with_numbers(self.method, {k: v[mode] for k, v in self.numbers.items()})
+
+    def mode_method(self, mode: int) -> Method:
+        """The method of one mode, with its own numbers."""
+        return _with_numbers(self.method, {k: float(v[mode]) for k, v in self.numbers.items()})
+
+    def _own_buffers(self) -> Weights | None:
+        if not isinstance(self.model, BayesianModel) or not self.model.network.written:
+            return None
+        return {k: self.model.network.buffers[k].to(self.device, copy=True) for k in self.model.network.written}
+
+    # --- a step ---
+
+    def one(self, state: Tree, key: Tensor, step: Tensor, numbers: dict[str, Tensor], batch: Batch, inline: bool = False) -> Any:
+        """The step of one mode."""
+        fields = {"rng": Keys(key, step, call=DROPOUT)} if self.model.needs_key else {}
+        model = self.model.bound(inline=inline, **fields)
+        return _with_numbers(self.method, numbers).step(model, state, batch, Keys(key, step))
+
+    def _lifted(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        if not self.plan.vectorised:
+            return function
+        batch_dim = 0 if self.per_mode_batch else None
+        return torch.vmap(function, in_dims=(0, 0, None, 0 if self.numbers else None, batch_dim), randomness="error")
+
+    def advance(self, step: int, batch: Batch) -> dict[str, Tensor]:
+        """Move every mode one step on; returns what the method shows, stacked over modes."""
+        self.step_number.fill_(step)
+        if self._steppers is None:
+            self._steppers = self._prepare(batch)
+        shown = []
+        for lane, stepper in enumerate(self._steppers):
+            key = self.keys if self.plan.vectorised else self.keys[lane]
+            numbers = self.numbers if self.plan.vectorised else {k: v[lane] for k, v in self.numbers.items()}
+            own = _mode_of(batch, lane) if self.per_mode_batch and not self.plan.vectorised else batch
+            with self._ambient(lane, step):
+                self.lanes[lane], info = stepper(self.lanes[lane], key, self.step_number, numbers, own)
+            shown.append(info)
+        return shown[0] if self.plan.vectorised else tree.stack(shown)
+
+    def _ambient(self, lane: int, step: int) -> Any:
+        """What a network that is not a pure function gets: its own buffers, and a generator seeded per (mode, step)."""
+        if self.buffers[lane] is not None:
+            self.model = self.model.bound(buffers=self.buffers[lane])
+        if isinstance(self.model, BayesianModel) and self.model.network.draws and self.model.training:
+            return forked(self.seeds[lane], lane, step, 0x616D62, devices=[self.device])
+        return nullcontext()
+
+    def _prepare(self, batch: Batch) -> list[Callable[..., Any]]:
+        """Decide how steps are run, and check the fast way against the plain one on a copy of the first step."""
+        if self.plan.vectorised:
+            self._fall_back_to_loop_if_vmap_fails(batch)
+        plain = self._lifted(self.one)
+        if self.plan.captured:
+            return [Captured(plain, self.per_mode_batch) for _ in self.lanes]
+        if not self.plan.compiled:
+            return [plain] * len(self.lanes)
+        if self.method.straight:
+            fast = torch.compile(self._lifted(_Inlined(self.one)), dynamic=False)
+            stepper = fast if self._agrees(fast, plain, batch) else plain
+            return [stepper] * len(self.lanes)
+        self._compile_slope(batch)
+        return [self._lifted(self.one)] * len(self.lanes)
+
+    def _arguments(self, batch: Batch) -> tuple[Any, ...]:
+        lane = tree.clone(self.lanes[0])
+        if self.plan.vectorised:
+            return lane, self.keys, self.step_number, self.numbers, batch
+        numbers = {k: v[0] for k, v in self.numbers.items()}
+        return lane, self.keys[0], self.step_number, numbers, _mode_of(batch, 0) if self.per_mode_batch else batch
+
+    def _fall_back_to_loop_if_vmap_fails(self, batch: Batch) -> None:
+        try:
+            self._lifted(self.one)(*self._arguments(batch))
+        except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+            log.warning("modes run one after another, since this network cannot be vectorised: %s", _first_line(error))
+            states = [tree.clone(self.state(m)) for m in range(self.modes)]
+            self.plan = Plan(vectorised=False, compiled=False, captured=self.plan.captured)
+            self.lanes, self.buffers = states, [self._own_buffers() for _ in states]
+
+    def _agrees(self, fast: Callable[..., Any], plain: Callable[..., Any], batch: Batch) -> bool:
+        before = self._arguments(batch)
+        try:
+            new, shown = fast(*self._arguments(batch))
+        except Exception as error:  # noqa: BLE001 - a compiler may fail in any way, and then we go without it
+            log.warning("steps run uncompiled: the compiler failed with %s", _first_line(error))
+            return False
+        expected, told = plain(*self._arguments(batch))
+        moved = tree.tree_map(lambda a, b: (a - b).double(), expected["params"], before[0]["params"])
+        differs = tree.tree_map(lambda a, b: (a - b).double(), expected["params"], new["params"])
+        off = _norm(differs) / max(_norm(moved), 1e-30)
+        shift = float(((shown["log_joint"] - told["log_joint"]).abs() / (1 + told["log_joint"].abs())).max())
+        if off > 1e-2 or shift > 1e-3:
+            log.warning("steps run uncompiled: the compiled step differs by %.2g (log joint by %.2g)", off, shift)
+            return False
+        return True
+
+    def _compile_slope(self, batch: Batch) -> None:
+        """Compile the slope alone: a trajectory of many slopes is never unrolled."""
+        model, dims = self.model, (0, 0 if self.per_mode_batch else None, 0 if self.model.needs_key else None)
+        lone = model._traced
+        function = torch.vmap(lone, in_dims=dims) if self.plan.vectorised else lone
+        fast = torch.compile(function, dynamic=False)
+        params = self.lanes[0]["params"]
+        key = None if not model.needs_key else self.keys if self.plan.vectorised else self.keys[0]
+        args = (params, _mode_of(batch, 0) if self.per_mode_batch and not self.plan.vectorised else batch, key)
+        try:
+            value, slopes = fast(*args)
+        except Exception as error:  # noqa: BLE001 - as above
+            log.warning("slopes run uncompiled: the compiler failed with %s", _first_line(error))
+            return
+        expected, truth = function(*args)
+        off = _norm({k: (slopes[k] - truth[k]).double() for k in truth}) / max(_norm(tree.tree_map(Tensor.double, truth)), 1e-30)
+        if off > 1e-3 or not torch.allclose(value, expected, rtol=1e-3):
+            log.warning("slopes run uncompiled: the compiled slope differs by %.2g", off)
+            return
+        self.model = model.bound(compiled_slope=fast)
+
+    # --- between steps ---
+
+    def keep(self) -> list[Tree]:
+        """A record of every lane, by the method's `keep`."""
+        return [self._each_lane(self.method.keep, lane) for lane in range(len(self.lanes))]
+
+    def adapt(self, step: int) -> None:
+        """Let the method adapt every mode, then read what its Python loops must know."""
+        for lane in range(len(self.lanes)):
+            new = self._each_lane(lambda model, state: self.method.adapt(model, state, step), lane)
+            tree.copy_into(self.lanes[lane], new)
+        self.replan()
+
+    def replan(self) -> None:
+        """Let the method read Python numbers from the states."""
+        joint = self.lanes[0] if self.plan.vectorised else tree.stack(self.lanes)
+        self.method = self.method.replanned(joint)
+        if not self.plan.compiled or not self.method.straight:
+            self._steppers = self._steppers if self._steppers is None or self.plan.captured else [self._lifted(self.one)] * len(self.lanes)
+
+    def _each_lane(self, function: Callable[..., Tree], lane: int) -> Tree:
+        call = lambda state: function(self.model, state)  # noqa: E731
+        return torch.vmap(call)(self.lanes[lane]) if self.plan.vectorised else call(self.lanes[lane])
+
+
+class _Inlined:
+    """A step whose slope is traced instead of called: the form a compiler can read."""
+
+    def __init__(self, one: Callable[..., Any]):
+        self.one = one
+
+    def __call__(self, state: Tree, key: Tensor, step: Tensor, numbers: dict[str, Tensor], batch: Batch) -> Any:
+        return self.one(state, key, step, numbers, batch, inline=True)
+
+
+def _differing_numbers(methods: Sequence[Method], device: torch.device) -> dict[str, Tensor]:
+    tables = [m.numbers() for m in methods]
+    names = [k for k in tables[0] if any(t.get(k) != tables[0][k] for t in tables)]
+    return {k: torch.tensor([t[k] for t in tables], dtype=torch.float32, device=device) for k in names}
+
+
+def _with_numbers(method: Method, numbers: dict[str, Any]) -> Method:
+    if not numbers:
+        return method
+    twin = copy.copy(method)
+    for k, v in numbers.items():
+        object.__setattr__(twin, k, v)
+    return twin
+
+
+def _mode_of(batch: Batch, mode: int) -> Batch:
+    return torch.utils._pytree.tree_map(lambda t: t[mode], batch)
+
+
+def _norm(weights: Weights) -> float:
+    return float(sum((w * w).sum() for w in weights.values())) ** 0.5
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"

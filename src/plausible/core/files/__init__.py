@@ -1,0 +1,1 @@
+"""Files that hold data and never code."""

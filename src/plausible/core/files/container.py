@@ -1,0 +1,82 @@
+"""One safetensors file with a JSON manifest and a checksum over both; written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+FORMAT = 1
+FIELD, CHECKSUM = "plausible", "sha256"
+
+
+def write(path: str | Path, tensors: Mapping[str, Tensor], manifest: Mapping[str, Any]) -> None:
+    """Write a temporary file beside `path`, sync it, and rename it: a kill or a full disk leaves the old file."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # safetensors refuses shared memory and expanded axes, and sorts its entries by dtype and name.
+    plain = {k: t.detach().to("cpu", copy=True).contiguous() for k, t in tensors.items()}
+    text = json.dumps({"format": FORMAT, **manifest}, sort_keys=True)
+    for orphan in path.parent.glob(f".{path.name}.*.tmp"):
+        orphan.unlink(missing_ok=True)
+    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
+    try:
+        save_file(plain, temporary, metadata={FIELD: text, CHECKSUM: _checksum(plain, text)})
+        with open(temporary, "rb+") as handle:
+            os.fsync(handle.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except (OSError, SafetensorError) as error:
+        raise OSError(f"could not write {path}: {error}; the file that was there, if any, is untouched") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the manifest of a file of the given kind, after its checksum was found right."""
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    try:
+        with safe_open(path, framework="pt") as handle:
+            metadata = handle.metadata() or {}
+            tensors = {k: handle.get_tensor(k) for k in handle.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a plausible file or is damaged: {error}") from error
+    if FIELD not in metadata or CHECKSUM not in metadata:
+        raise ValueError(f"{path} is a safetensors file, but not one that plausible wrote")
+    if _checksum(tensors, metadata[FIELD]) != metadata[CHECKSUM]:
+        raise ValueError(f"{path} is damaged: its checksum does not match; restore it from a copy")
+    manifest = json.loads(metadata[FIELD])
+    if manifest.get("format") != FORMAT:
+        raise ValueError(f"{path} has format {manifest.get('format')}, this version reads {FORMAT}; upgrade plausible")
+    if manifest.get("kind") != kind:
+        raise ValueError(f"{path} holds a {manifest.get('kind')}, not a {kind}")
+    return tensors, manifest
+
+
+def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
+    total = hashlib.sha256(text.encode())
+    for name in sorted(tensors):
+        t = tensors[name].contiguous()
+        total.update(f"{name}\0{t.dtype}\0{tuple(t.shape)}\0".encode())
+        total.update(t.reshape(-1).view(torch.uint8).numpy())
+    return total.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # not every file system lets a folder be opened
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,93 @@
+"""What an inference method is: a few pure functions on one mode. `fit` does the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from torch import Tensor
+
+from ..weights.algebra import Weights
+from ..weights.rng import Keys
+from ..weights.tree import Tree
+from .posteriors.posterior import Posterior
+from .target import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(ABC):
+    """An update rule with its hyperparameters.
+
+    `init`, `step` and `posterior` are the method; `keep` is for methods that collect. All run on one mode: `fit` lifts
+    them over many with `vmap` or a loop. A state is a nested dictionary of tensors of fixed shape, with the current
+    point under "params". A step may write into the state it is given, never branches on a tensor, never reads one
+    back, and takes its random numbers from `rng` alone.
+    """
+
+    full_batch: ClassVar[bool] = False  # a step sees all data
+    trains: ClassVar[bool] = True  # the network runs in train mode
+    straight: ClassVar[bool] = True  # a step is one slope and cheap arithmetic, so it can be compiled whole
+    is_point: ClassVar[bool] = False  # the answer is a point, so the log joint must have a highest one
+    slopes_per_step: ClassVar[int] = 1  # about how many, to judge whether compiling pays
+
+    def unfold(self) -> tuple[Method, int | None]:
+        """The method that runs on one mode, and how many modes it asks for (None: as many as `fit` is told)."""
+        return self, None
+
+    def resolved(self, model: Any, num_steps: int) -> Self:
+        """The same method with every None derived from the model (which knows N) and the number of steps."""
+        return self
+
+    @abstractmethod
+    def init(self, model: Any, params: Weights) -> dict[str, Tree]:
+        """The state before the first step."""
+
+    @abstractmethod
+    def step(self, model: Any, state: dict[str, Tree], batch: Batch, rng: Keys) -> tuple[dict[str, Tree], dict[str, Tensor]]:
+        """One update. The second result is what to show: at least "log_joint"."""
+
+    @abstractmethod
+    def posterior(self, model: Any, state: dict[str, Tree], draws: Tree | None) -> Posterior:
+        """The answer, from the last state and the kept records (stacked along a leading axis; None if none)."""
+
+    # --- for methods that collect ---
+
+    def kept_steps(self, num_steps: int) -> Sequence[int]:
+        """After which steps (counted from 0) `keep` is called."""
+        return ()
+
+    def capacity(self, num_steps: int) -> int:
+        """How many records are held at most; the oldest make room."""
+        return len(self.kept_steps(num_steps))
+
+    def keep(self, model: Any, state: dict[str, Tree]) -> Tree:
+        """What to remember of this moment. May also update running averages inside the state."""
+        raise NotImplementedError
+
+    # --- for methods that adapt ---
+
+    def adapted_steps(self, num_steps: int) -> Sequence[int]:
+        """After which steps `adapt` and then `replanned` are called."""
+        return ()
+
+    def adapt(self, model: Any, state: dict[str, Tree], step: int) -> dict[str, Tree]:
+        """Change the state after `step`: a pure function, run on every mode."""
+        return state
+
+    def replanned(self, state: dict[str, Tree]) -> Self:
+        """This method with Python numbers read from the (stacked) state, such as how long a loop must be."""
+        return self
+
+    def numbers(self) -> dict[str, float]:
+        """Its hyperparameters that are numbers, which may differ between the runs of one `fit_many`."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {k: v for k, v in fields.items() if isinstance(v, float) and not isinstance(v, bool)}
+
+
+def require(condition: bool, message: str) -> None:
+    """Raise a ValueError unless a hyperparameter is as it must be."""
+    if not condition:
+        raise ValueError(message)

@@ -1,0 +1,122 @@
+"""Several posteriors of one model, weighted: what ensembles, MultiSWAG and several chains are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ...weights import tree
+from ...weights.algebra import Weights
+from ...weights.rng import generator
+from ..diagnostics import Diagnostics, of_chains
+from ..errors import NotSupported
+from ..target import Target
+from .posterior import Posterior, Stratum
+from .samples import Samples
+
+
+class Mixture(Posterior):
+    """Σₘ πₘ qₘ. Predictions are stratified: every component has its share of the draws."""
+
+    def __init__(self, components: Sequence[Posterior], weights: Tensor | Sequence[float] | None = None):
+        if not components:
+            raise ValueError("a mixture needs at least one component")
+        for c in components[1:]:
+            if c.model.start.keys() != components[0].model.start.keys():
+                raise ValueError("the components of a mixture must be posteriors of one model: their unknowns differ")
+        count = len(components)
+        shares = torch.full((count,), 1.0 / count) if weights is None else torch.as_tensor(weights, dtype=torch.float32)
+        if shares.shape != (count,) or bool((shares < 0).any()) or not bool(shares.sum() > 0):
+            raise ValueError(f"a mixture of {count} needs {count} non-negative weights, got {shares.tolist()}")
+        self.model = components[0].model
+        self._components, self._shares = list(components), shares / shares.sum()
+
+    @property
+    def components(self) -> list[Posterior]:
+        """The members."""
+        return self._components
+
+    @property
+    def weights(self) -> Tensor:
+        """The members' weights, which sum to one."""
+        return self._shares
+
+    @property
+    def mean(self) -> Weights:
+        """Refused: weights of different modes do not average to a sensible network."""
+        raise NotSupported("the mean of a mixture is no member of it; see .components, each of which has its own .mean")
+
+    @property
+    def tensors(self) -> dict[str, Any]:
+        """The members' tensors under their numbers."""
+        return {str(i): c.tensors for i, c in enumerate(self._components)}
+
+    @classmethod
+    def from_tensors(cls, model: Target, tensors: Mapping[str, Any]) -> Self:
+        """Members know their own shapes, so a file rebuilds them one by one."""
+        raise NotSupported("a mixture is rebuilt from its components: Mixture(components, weights)")
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same mixture on another device."""
+        return type(self)([c.to(device) for c in self._components], self._shares).annotated_like(self, device)
+
+    def draw(self, indices: Sequence[int], seed: int) -> Weights:
+        """Draws number `indices`: a component by its weight, then a draw from it."""
+        top = max(indices) + 1
+        u = torch.rand(top, generator=generator(seed, 0x6D697874757265), dtype=torch.float64)
+        owner = torch.searchsorted(self._shares.double().cumsum(0), u).clamp(max=len(self._components) - 1).tolist()
+        rows: dict[int, Weights] = {}
+        for m, component in enumerate(self._components):
+            own = [i for i in indices if owner[i] == m]
+            if own:
+                local = component.sample(top, seed=_own_seed(seed, m)) if isinstance(component, Samples) else None
+                drawn = tree.tree_map(lambda t: t[own], local) if local else component.draw(own, _own_seed(seed, m))
+                rows.update({i: tree.unstack(drawn, j) for j, i in enumerate(own)})
+        return tree.stack([rows[i] for i in indices])
+
+    def strata(self, num_samples: int, seed: int) -> list[Stratum]:
+        """Every component's share of the draws, and at least one draw of each."""
+        result = []
+        counts = _shares_of(max(num_samples, len(self._components)), self._shares)
+        for m, (component, count) in enumerate(zip(self._components, counts, strict=True)):
+            for s in component.strata(count, _own_seed(seed, m)):
+                weight = float(self._shares[m]) * s.weight
+                result.append(Stratum(s.posterior, s.indices, weight, s.seed, s.exact))
+        return result
+
+    def log_prob(self, params: Mapping[str, Tensor]) -> Tensor:
+        """log Σₘ πₘ qₘ(params)."""
+        parts = torch.stack([c.log_prob(params) for c in self._components])
+        shares = self._shares.to(parts).log().reshape(-1, *[1] * (parts.dim() - 1))
+        return torch.logsumexp(parts + shares, 0)
+
+    def diagnostics(self) -> Diagnostics:
+        """Chains are judged together; other components' messages are collected."""
+        if all(isinstance(c, Samples) for c in self._components):
+            return of_chains([c for c in self._components if isinstance(c, Samples)])
+        messages = tuple(f"component {m}: {t}" for m, c in enumerate(self._components) for t in c.diagnostics().messages)
+        return Diagnostics(messages=messages, table={}, ok=all(c.diagnostics().ok for c in self._components))
+
+
+def mixture(posteriors: Sequence[Posterior], weights: Sequence[float] | None = None) -> Posterior:
+    """Mix posteriors of one model, equally unless told otherwise."""
+    return Mixture(posteriors, weights)
+
+
+def _own_seed(seed: int, component: int) -> int:
+    return generator(seed, component).initial_seed()
+
+
+def _shares_of(total: int, weights: Tensor) -> list[int]:
+    """Divide `total` draws by weight, each component at least one, largest remainders first."""
+    exact = weights.double() * total
+    counts = [max(1, int(e)) for e in exact]
+    order = sorted(range(len(counts)), key=lambda m: float(exact[m]) - counts[m], reverse=True)
+    for m in order[: max(0, total - sum(counts))]:
+        counts[m] += 1
+    return counts
+
+

@@ -1,0 +1,176 @@
+"""Run a network for many draws of its weights and many inputs, in blocks that follow from shapes and a budget alone."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..weights import tree
+from ..weights.algebra import Weights
+from . import batch as batches
+from .errors import NotSupported
+from .model import BayesianModel
+from .posteriors.posterior import Posterior, Stratum
+from .predictive import Predictive
+
+MEMORY = 2 * 1024**3  # bytes that a prediction may hold at a time, unless told otherwise
+CPU_CACHE = 8 * 1024**2  # bytes of activations at a time on a CPU: past the cache larger blocks only get slower
+LIVE = 4  # tensors of the largest size alive at once in a forward pass: a residual, input, output, workspace
+
+
+def predict(
+    posterior: Posterior,
+    x: Any,
+    num_samples: int,
+    seed: int,
+    tolerance: float | None,
+    max_samples: int,
+    memory: int | None,
+) -> Predictive:
+    """The Bayesian model average at x; see `Posterior.predict`."""
+    model = posterior.model
+    if not isinstance(model, BayesianModel):
+        raise NotSupported(f"a posterior of a {type(model).__name__} cannot predict; one of a BayesianModel can")
+    if not isinstance(num_samples, int) or num_samples < 1:
+        raise ValueError(f"num_samples must be a positive integer, got {num_samples}")
+    if tolerance is not None and not tolerance > 0:
+        raise ValueError(f"tolerance must be positive, got {tolerance}")
+    x = batches.as_tensors(tuple(x) if isinstance(x, list) else x, model.dtype)
+    batches.check_dtype(x, model.dtype)
+    if batches.length(x) == 0:
+        raise ValueError("there is nothing to predict: x has no rows")
+    batches.check_finite(x, "x")
+    while True:
+        predictive = _average(posterior, x, num_samples, seed, memory or MEMORY)
+        if tolerance is None or float(predictive.mc_error.max()) <= tolerance:
+            return predictive
+        if num_samples >= max_samples:
+            warnings.warn(
+                f"the Monte Carlo error is still {float(predictive.mc_error.max()):.3g} after {num_samples} samples, above "
+                f"the tolerance {tolerance}; raise max_samples",
+                stacklevel=3,
+            )
+            return predictive
+        num_samples = min(2 * num_samples, max_samples)
+
+
+def _average(posterior: Posterior, x: Any, num_samples: int, seed: int, memory: int) -> Predictive:
+    model: BayesianModel = posterior.model
+    strata = posterior.strata(num_samples, seed)
+    home = pytree.tree_leaves(x)[0].device
+    collected: list[Tensor] = []
+    noise: list[Weights] = []
+    for stratum in strata:
+        outputs, own = _run(model, stratum, x, memory, total=sum(len(s.indices) for s in strata))
+        collected.append(outputs.to(home))
+        noise.append(own)
+    weights = torch.tensor([s.weight for s in strata for _ in s.indices], dtype=collected[0].dtype, device=home)
+    owners = torch.tensor([i for i, s in enumerate(strata) for _ in s.indices], device=home)
+    joined = {k: torch.cat([n[k] for n in noise]).to(home) for k in noise[0]}
+    return Predictive(
+        torch.cat(collected) if len(collected) > 1 else collected[0],
+        model.likelihood,
+        weights=weights,
+        unknowns={k.removeprefix("likelihood."): v for k, v in joined.items() if k.startswith("likelihood.")},
+        strata=owners,
+        exact=all(s.exact for s in strata),
+    )
+
+
+def _run(model: BayesianModel, stratum: Stratum, x: Any, memory: int, total: int) -> tuple[Tensor, Weights]:
+    """Outputs (S, N, ...) of one stratum's draws, and their natural noise parameters."""
+    device, examples = stratum.posterior.device, batches.length(x)
+    count = len(stratum.indices)
+    first = stratum.posterior.draw(stratum.indices[:1], stratum.seed)
+    probe, peak = _measure(model, tree.unstack(first, 0), _bank(stratum, [0], 0), batches.place(batches.rows(x, slice(0, 1)), device))
+    held = total * examples * probe.numel() * probe.element_size()
+    if held > memory:
+        raise ValueError(
+            f"the outputs of {total} draws for {examples} inputs take {held:,} bytes, more than the budget of {memory:,}; "
+            "predict fewer inputs at a time, draw fewer samples or raise memory="
+        )
+    rows, draws = _blocks(model, device, peak, tree.num_bytes(first), examples, count, memory - held)
+    answer = torch.empty((count, examples, *probe.shape[1:]), dtype=probe.dtype, device=device)
+    noise: list[Weights] = []
+    for low in range(0, count, draws):
+        high = min(low + draws, count)
+        params = stratum.posterior.draw(stratum.indices[low:high], stratum.seed)
+        natural = model.constrain({k: v for k, v in params.items() if k in model.hyperpriors})
+        noise.append(natural)
+        for start in range(0, examples, rows):
+            inputs = batches.place(batches.rows(x, slice(start, start + rows)), device)
+            answer[low:high, start : start + rows] = _forward(model, params, stratum, low, high, inputs)
+    return answer, {k: torch.cat([n[k] for n in noise]) for k in noise[0]}
+
+
+def _forward(model: BayesianModel, params: Weights, stratum: Stratum, low: int, high: int, inputs: Any) -> Tensor:
+    with torch.no_grad():
+        if high - low == 1:
+            return _one(model, tree.unstack(params, 0), _bank(stratum, range(low, high), 0), inputs).unsqueeze(0)
+        bank = _bank(stratum, range(low, high))
+        dims = (0, None if bank is None else 0)
+        return torch.vmap(lambda p, b: _one(model, p, b, inputs), in_dims=dims)(params, bank)
+
+
+def _one(model: BayesianModel, params: Weights, bank: Weights | None, inputs: Any) -> Tensor:
+    return model.bound(buffers=bank, training=False).outputs(params, inputs)
+
+
+def _bank(stratum: Stratum, places: Sequence[int], index: int | None = None) -> Weights | None:
+    """Norm statistics of the draws at `places` of a stratum."""
+    posterior = stratum.posterior
+    if not posterior.model.network.statistics and posterior.bank is None:
+        return None
+    wanted = [stratum.indices[i] for i in places]
+    have = 0 if posterior.bank is None else tree.leading_axis(posterior.bank)
+    if posterior.bank is None or max(wanted) >= have or not (posterior.finite or stratum.seed == posterior.bank_seed):
+        raise ValueError(
+            f"this network's norm layers need statistics for every draw, and {have} draws of the default seed have them; "
+            "gather more with posterior.refresh(training_data, num_samples=..., seed=...)"
+        )
+    picks = torch.as_tensor(wanted, device=posterior.device)
+    rows = {k: v[picks] for k, v in posterior.bank.items()}
+    return rows if index is None else tree.unstack(rows, index)
+
+
+class _Largest(TorchDispatchMode):
+    """Notes the largest tensor that any operation makes (a view makes none)."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        known = {t.untyped_storage().data_ptr() for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        for t in pytree.tree_leaves(out):
+            if isinstance(t, Tensor) and t.untyped_storage().data_ptr() not in known:
+                self.bytes = max(self.bytes, t.numel() * t.element_size())
+        return out
+
+
+def _measure(model: BayesianModel, params: Weights, bank: Weights | None, inputs: Any) -> tuple[Tensor, int]:
+    """The output of one example, and the bytes of its largest activation."""
+    with torch.no_grad(), _Largest() as largest:
+        out = _one(model, params, bank, inputs)
+    if out.dim() == 0 or out.shape[0] != batches.length(inputs):
+        raise ValueError(f"the network must keep the examples' axis first, got outputs {tuple(out.shape)} for one input")
+    taken = sum(t.numel() * t.element_size() for t in pytree.tree_leaves(inputs))
+    return out, max(largest.bytes, taken)
+
+
+def _blocks(
+    model: BayesianModel, device: torch.device, peak: int, weights: int, examples: int, count: int, memory: int
+) -> tuple[int, int]:
+    """How many inputs and how many draws to run at a time."""
+    # Convolutions with a kernel per draw have no fast library call: one draw at a time fills the machine better.
+    draws = 1 if model.network.library_bound else max(1, min(count, (memory // 4) // max(1, weights)))
+    budget = min(memory, CPU_CACHE * draws) if device.type == "cpu" else memory
+    rows = max(1, min(examples, budget // max(1, LIVE * peak * draws)))
+    return rows, draws

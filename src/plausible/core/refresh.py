@@ -1,0 +1,54 @@
+"""Statistics of norm layers for every draw of the weights, gathered from training data.
+
+A norm's running statistics belong to one set of weights. Those of an average or a sample are not the average of the
+statistics, so they are computed by running training data through each draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ..weights import tree
+from ..weights.algebra import Weights
+from . import batch as batches
+from .data import make_source
+from .model import BayesianModel
+from .posteriors.posterior import Posterior
+
+EXAMPLES = 2048  # of the training data: a norm's mean and variance are averages over these and over positions
+BATCH = 256
+
+
+def refresh(posterior: Posterior, data: Any, num_samples: int, seed: int) -> None:
+    """Fill the banks of a posterior (and of a mixture's components) for `predict(num_samples=..., seed=...)`."""
+    model = posterior.model
+    if not isinstance(model, BayesianModel) or not model.network.statistics:
+        return
+    source = make_source(model, data, batch_size=BATCH, seed=seed, device=posterior.device, num_data=model.num_data)
+    fill(posterior, list(source.some_inputs(EXAMPLES)), num_samples, seed)
+
+
+def fill(posterior: Posterior, blocks: list[Any], num_samples: int, seed: int) -> None:
+    """Fill the banks from blocks of inputs."""
+    for stratum in posterior.strata(num_samples, seed):
+        count = max(stratum.indices) + 1
+        rows = [statistics_of(posterior.model, tree.unstack(stratum.posterior.draw([i], stratum.seed), 0), blocks) for i in range(count)]
+        other = {k: v[:count] for k, v in (stratum.posterior.bank or {}).items() if k not in rows[0]}
+        stratum.posterior.bank, stratum.posterior.bank_seed = {**other, **tree.stack(rows)}, stratum.seed
+
+
+def statistics_of(model: BayesianModel, params: Weights, blocks: Iterable[Any]) -> Weights:
+    """The norm statistics of one set of weights."""
+    device = next(iter(params.values())).device
+    buffers, seen = model.network.fresh_buffers(device), 0
+    weights = {k: params[k] for k in model.weight_names}
+    with torch.no_grad():
+        for inputs in blocks:
+            size = batches.length(inputs)
+            seen += size
+            model.network.set_refresh_momentum(device, size / seen)  # the running mean over all examples so far
+            model.network(weights, batches.place(inputs, device), role="refresh", buffers=buffers)
+    return buffers

@@ -1,0 +1,138 @@
+"""What a method climbs or samples: a log density of a dictionary of unconstrained tensors, and its slope.
+
+`slope` is the one place where anything is differentiated. A lone set of weights takes a plain `autograd.grad`. Inside
+`vmap` the call escapes to the stacked weights of all modes, so that autograd runs once, outside `vmap`, which costs
+half of a gradient inside it. Inside a compiled step it is traced as `torch.func.grad`, the form a compiler can read.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from ..weights.algebra import Weights, under_vmap
+from ..weights.rng import Keys
+
+Batch = Any  # (inputs, targets, weights) inside; see `batch.py` for what users may bring.
+
+
+class Target(ABC):
+    """A log joint density on the whole-data scale."""
+
+    num_data: float | None = None  # N, bound by `fit`: the scale on which `log_joint` is.
+    num_steps: int = 1  # bound by `fit`: schedules are functions of step / num_steps
+    rng: Keys | None = None  # bound by `fit` for every step: where a network's dropout draws from
+    inline: bool = False  # bound by `fit`: the step is being compiled whole
+    compiled_slope: Callable[..., tuple[Tensor, Weights]] | None = None
+
+    @property
+    @abstractmethod
+    def start(self) -> Weights:
+        """Unconstrained values where a run starts; names, shapes and dtypes of all unknowns."""
+
+    @abstractmethod
+    def objective(self, params: Mapping[str, Tensor], batch: Batch, key: Tensor | None) -> Tensor:
+        """The part of the log joint that autograd differentiates, for a batch whose weights sum to N."""
+
+    def remainder(self, params: Mapping[str, Tensor]) -> tuple[Tensor, Weights] | None:
+        """The part of the log joint whose slope has a formula: its value and slope."""
+        return None
+
+    @abstractmethod
+    def constrain(self, params: Mapping[str, Tensor]) -> Weights:
+        """Natural values of the unconstrained `params`."""
+
+    def bound(self, **fields: Any) -> Self:
+        """A shallow copy with some of its fields set: how `fit` says N, the step's keys and the like."""
+        twin = copy.copy(self)
+        for name, value in fields.items():
+            setattr(twin, name, value)
+        return twin
+
+    @property
+    def gradient_scale(self) -> float:
+        """What the objective is multiplied by while it is differentiated (and its slope divided by)."""
+        return 1.0
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether the objective draws random numbers."""
+        return False
+
+    def slope(self, params: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, Weights]:
+        """The log joint and its gradient in every unknown."""
+        key = self.rng.key() if self.needs_key and self.rng is not None else None
+        if self.inline:
+            value, slopes = self._traced(dict(params), batch, key)
+        elif under_vmap():
+            flat, spec = pytree.tree_flatten((dict(params), batch, key))
+            value, *rest = _Escape.apply(self, spec, *flat)
+            slopes = dict(zip(params, rest, strict=True))
+        elif self.compiled_slope is not None:
+            value, slopes = self.compiled_slope(dict(params), batch, key)
+        else:
+            value, slopes = self._direct(self.objective, params, batch, key)
+        rest_of_it = self.remainder(params)
+        if rest_of_it is None:
+            return value, slopes
+        for k, s in rest_of_it[1].items():
+            slopes[k] = slopes[k] + s
+        return value + rest_of_it[0], slopes
+
+    def _traced(self, params: Weights, batch: Batch, key: Tensor | None) -> tuple[Tensor, Weights]:
+        scale = self.gradient_scale
+        if scale == 1.0:
+            slopes, value = torch.func.grad_and_value(self.objective)(params, batch, key)
+            return value, slopes
+        slopes, value = torch.func.grad_and_value(lambda p: self.objective(p, batch, key) * scale)(params)
+        return value / scale, {k: s / scale for k, s in slopes.items()}
+
+    def _direct(self, objective: Callable[..., Tensor], params: Mapping[str, Tensor], *rest: Any) -> tuple[Tensor, Weights]:
+        leaves = {k: p.detach().requires_grad_() for k, p in params.items()}
+        scale = self.gradient_scale
+        with torch.enable_grad():
+            value = objective(leaves, *rest)
+            # Modes do not meet, so the gradient of their sum is each one's own.
+            total = value.sum() if scale == 1.0 else value.sum() * scale
+            slopes = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        if scale != 1.0:
+            slopes = tuple(s / scale for s in slopes)
+        return value.detach(), dict(zip(params, slopes, strict=True))
+
+    def _stacked(self, args: tuple, dims: tuple) -> tuple[Tensor, Weights]:
+        if self.compiled_slope is not None:
+            return self.compiled_slope(*args)
+        return self._direct(torch.vmap(self.objective, in_dims=dims, randomness="error"), *args)
+
+
+class _Escape(torch.autograd.Function):
+    """Leaves `vmap`: its rule is handed the stacked tensors of all modes and differentiates them together."""
+
+    generate_vmap_rule = False
+
+    @staticmethod
+    def forward(target, spec, *flat):
+        params, batch, key = pytree.tree_unflatten(list(flat), spec)
+        value, slopes = target._direct(target.objective, params, batch, key)
+        return value, *slopes.values()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def vmap(info, in_dims, target, spec, *flat):
+        dims = in_dims[2:]
+        flat = [t if d is None else t.movedim(d, 0) for t, d in zip(flat, dims, strict=True)]
+        params, batch, key = pytree.tree_unflatten(flat, spec)
+        dims = pytree.tree_unflatten([None if d is None else 0 for d in dims], spec)
+        params = {k: p if dims[0][k] == 0 else p.expand(info.batch_size, *p.shape) for k, p in params.items()}
+        dims = (dict.fromkeys(params, 0), *dims[1:])
+        value, slopes = target._stacked((params, batch, key), dims)
+        return (value, *slopes.values()), (0,) * (1 + len(slopes))

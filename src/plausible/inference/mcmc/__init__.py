@@ -1,0 +1,5 @@
+"""Markov chain Monte Carlo."""
+
+from .hmc import HMC
+
+__all__ = ["HMC"]

@@ -1,0 +1,50 @@
+"""Step-size adaptation by dual averaging, and the windows in which a mass is estimated (Hoffman & Gelman, 2014; Stan)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+SHRINKAGE, DELAY, DECAY = 0.05, 10.0, 0.75  # the paper's γ, t₀ and κ
+FIRST_WINDOW, FIRST_LENGTH, LAST_WINDOW = 75, 25, 50  # Stan's
+
+
+def restart(log_step: Tensor) -> dict[str, Tensor]:
+    """Begin to seek around ten times the present step size: from above, since large steps fail fast."""
+    zero = torch.zeros_like(log_step)
+    return {"log_step": log_step.clone(), "log_mean_step": log_step.clone(), "centre": log_step + 2.302585, "error": zero, "count": zero.clone()}
+
+
+def tuned(tuning: dict[str, Tensor], acceptance: Tensor, target: float, active: Tensor) -> dict[str, Tensor]:
+    """One update of the dual averages where `active`."""
+    count = tuning["count"] + 1
+    weight = 1 / (count + DELAY)
+    error = (1 - weight) * tuning["error"] + weight * (target - acceptance)
+    log_step = tuning["centre"] - count.sqrt() / SHRINKAGE * error
+    share = count**-DECAY
+    new = {
+        "log_step": log_step,
+        "log_mean_step": share * log_step + (1 - share) * tuning["log_mean_step"],
+        "centre": tuning["centre"],
+        "error": error,
+        "count": count,
+    }
+    return {k: torch.where(active, v, tuning[k]) for k, v in new.items()}
+
+
+def windows(warmup: int) -> list[int]:
+    """The steps after which the mass is renewed: windows that double in length, between two buffers."""
+    if warmup < 20:
+        return []
+    first, last, length = FIRST_WINDOW, LAST_WINDOW, FIRST_LENGTH
+    if first + length + last > warmup:
+        first, last = int(0.15 * warmup), int(0.1 * warmup)
+        length = warmup - first - last
+    ends, begin = [], first
+    while begin < warmup - last:
+        end = begin + length
+        if end + 2 * length > warmup - last:
+            end = warmup - last
+        ends.append(end - 1)
+        begin, length = end, 2 * length
+    return ends

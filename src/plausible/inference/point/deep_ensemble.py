@@ -1,0 +1,37 @@
+"""Deep ensembles (Lakshminarayanan et al., 2017): several networks from different starts, averaged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...core.method import Method, require
+from .map import MAP
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepEnsemble(Method):
+    """M independent runs of `base` from fresh initialisations; the answer is their equal mixture."""
+
+    members: int = 5
+    base: Method = MAP()
+
+    def __post_init__(self):
+        require(isinstance(self.members, int) and self.members >= 1, f"members must be a positive integer, got {self.members}")
+        require(isinstance(self.base, Method), f"base must be a method such as pl.MAP(), got {self.base!r}")
+
+    def unfold(self) -> tuple[Method, int]:
+        """The base method, `members` times."""
+        return self.base, self.members
+
+    def init(self, model: Any, params: Any) -> Any:
+        """The base's."""
+        return self.base.init(model, params)
+
+    def step(self, model: Any, state: Any, batch: Any, rng: Any) -> Any:
+        """The base's."""
+        return self.base.step(model, state, batch, rng)
+
+    def posterior(self, model: Any, state: Any, draws: Any) -> Any:
+        """The base's."""
+        return self.base.posterior(model, state, draws)

@@ -1,0 +1,1 @@
+"""Dictionaries of weights: algebra, networks as functions of them, keyed random numbers."""

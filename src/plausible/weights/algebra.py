@@ -1,0 +1,108 @@
+"""Arithmetic on dictionaries of weights.
+
+On one set of weights the multi-tensor kernels of `torch._foreach_*` do a whole dictionary in a few launches. Under
+`vmap` they have no batching rule, and there the dictionary is walked tensor by tensor with operations that do have
+one (`lerp_`, `addcmul_` and `addcdiv_` have none and would fall back to a loop over modes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+Weights = dict[str, Tensor]
+Number = float | Tensor
+
+
+def under_vmap() -> bool:
+    """Whether a functorch transform is running, in which case tensors are not plain memory."""
+    if torch.compiler.is_compiling():
+        return True
+    return torch._C._functorch.maybe_current_level() is not None
+
+
+def add_(target: Weights, other: Mapping[str, Tensor], scale: Number = 1.0) -> Weights:
+    """target ← target + scale · other, in place."""
+    if under_vmap():
+        for k, t in target.items():
+            t += other[k] * scale
+        return target
+    tensors, others = list(target.values()), [other[k] for k in target]
+    if isinstance(scale, Tensor):
+        torch._foreach_add_(tensors, torch._foreach_mul(others, scale))
+    else:
+        torch._foreach_add_(tensors, others, alpha=scale)
+    return target
+
+
+def scale_(target: Weights, factor: Number) -> Weights:
+    """target ← factor · target, in place."""
+    if under_vmap():
+        for t in target.values():
+            t *= factor
+        return target
+    torch._foreach_mul_(list(target.values()), factor)
+    return target
+
+
+def average_(mean: Weights, value: Mapping[str, Tensor], decay: float) -> Weights:
+    """mean ← decay · mean + (1 − decay) · value, in place."""
+    return add_(scale_(mean, decay), value, 1.0 - decay)
+
+
+def square(weights: Mapping[str, Tensor]) -> Weights:
+    """Elementwise squares."""
+    if under_vmap():
+        return {k: w * w for k, w in weights.items()}
+    values = list(weights.values())
+    return dict(zip(weights, torch._foreach_mul(values, values), strict=True))
+
+
+def add_quotient_(target: Weights, top: Mapping[str, Tensor], bottom: Mapping[str, Tensor], scale: Number) -> Weights:
+    """target ← target + scale · top / bottom, in place."""
+    if under_vmap():
+        for k, t in target.items():
+            t += scale * top[k] / bottom[k]
+        return target
+    quotient = torch._foreach_div([top[k] for k in target], [bottom[k] for k in target])
+    return add_(target, dict(zip(target, quotient, strict=True)), scale)
+
+
+def root(weights: Mapping[str, Tensor], divisor: Number = 1.0, offset: float = 0.0) -> Weights:
+    """√(weights / divisor) + offset."""
+    if under_vmap():
+        return {k: (w / divisor).sqrt() + offset for k, w in weights.items()}
+    roots = torch._foreach_div(list(weights.values()), divisor)
+    torch._foreach_sqrt_(roots)
+    torch._foreach_add_(roots, offset)
+    return dict(zip(weights, roots, strict=True))
+
+
+def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
+    """Inner product over all tensors."""
+    return sum((a[k] * b[k]).sum() for k in a)  # type: ignore[return-value]
+
+
+def norm(weights: Mapping[str, Tensor]) -> Tensor:
+    """Euclidean norm over all tensors."""
+    return dot(weights, weights).sqrt()
+
+
+def size(weights: Mapping[str, Tensor]) -> int:
+    """Number of scalars."""
+    return sum(w.numel() for w in weights.values())
+
+
+def to_vector(weights: Mapping[str, Tensor], leading: int = 0) -> Tensor:
+    """One vector (as `torch.nn.utils.parameters_to_vector` orders it); the first `leading` axes are kept."""
+    return torch.cat([w.flatten(leading) if w.dim() > leading else w.unsqueeze(-1) for w in weights.values()], dim=-1)
+
+
+def from_vector(vector: Tensor, like: Mapping[str, Tensor]) -> Weights:
+    """Take a vector (..., P) apart into tensors (..., *shape), in the names, shapes and dtypes of `like`."""
+    parts = vector.split([w.numel() for w in like.values()], dim=-1)
+    return {
+        k: p.reshape(*vector.shape[:-1], *w.shape).to(w.dtype) for (k, w), p in zip(like.items(), parts, strict=True)
+    }

@@ -1,0 +1,82 @@
+"""Threefry-2x32 with 20 rounds (Salmon, Moraes, Dror & Shaw, *Parallel random numbers: as easy as 1, 2, 3*, 2011).
+
+A keyed bijection of 64 bits, made of additions, rotations and exclusive ors. Counting through it gives a generator
+whose state is a position, so that any number can be had at any time, in any order, on any device.
+"""
+
+import torch
+from torch import Tensor
+
+_PARITY = 0x1BD11BDA  # keeps the all-zero key from being a weak one
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_GROUPS = 5  # of four rounds each, with the key added after each
+_MASK = 0xFFFFFFFF
+
+
+def threefry(key: tuple[Tensor, Tensor], low: Tensor, high: int = 0) -> tuple[Tensor, Tensor]:
+    """Encrypt the counters `(low, high)` under `key`.
+
+    Args:
+        key: Two int32 words that broadcast against `low`; under `vmap` the first is batched if the second is.
+        low: The int32 low words of the counters, one per pair of words wanted.
+        high: The high word that all the counters share, as an unsigned number.
+
+    Returns:
+        Two int32 tensors of the broadcast shape, whose bits are the two unsigned words of the result.
+    """
+    schedule = (key[0], key[1], (key[0] ^ key[1]) ^ _PARITY)
+    first = low + schedule[0]
+    # The zero gives the second word the shape of the first and, under vmap, its batch axis: rounds work in place.
+    second = (first & 0) + (schedule[1] + as_int32(high))
+    for group in range(_GROUPS):
+        for distance in _ROTATIONS[group % 2]:
+            first.add_(second)
+            _rotate_(second, distance).bitwise_xor_(first)
+            if torch.compiler.is_compiling():
+                first, second = _stored(first), _stored(second)
+        first.add_(schedule[(group + 1) % 3])
+        second.add_(schedule[(group + 2) % 3] + (group + 1))
+    return first, second
+
+
+def _rotate_(word: Tensor, distance: int) -> Tensor:
+    overflow = word.bitwise_left_shift(distance)
+    # The right shift of a signed word copies its sign downwards; the mask makes the shift a logical one.
+    word.bitwise_right_shift_(32 - distance).bitwise_and_((1 << distance) - 1)
+    return word.bitwise_or_(overflow)
+
+
+def _stored(word: Tensor) -> Tensor:
+    """The same word, as a value that a compiler computes once.
+
+    Inductor writes a short expression out at each of its uses, and every round uses its words several times: without this
+    a draw takes a minute to compile instead of seconds. A strided view needs a stored value; once fused, it is a register.
+    """
+    return word.as_strided(word.shape, word.stride()).clone()
+
+
+def threefry_int(key: int, counter: int) -> int:
+    """The same bijection on Python integers of 64 bits, the first word in the low half."""
+    k0, k1 = key & _MASK, key >> 32 & _MASK
+    schedule = (k0, k1, k0 ^ k1 ^ _PARITY)
+    first = (counter + k0) & _MASK
+    second = ((counter >> 32) + k1) & _MASK
+    for group in range(_GROUPS):
+        for distance in _ROTATIONS[group % 2]:
+            first = (first + second) & _MASK
+            second = (second << distance | second >> (32 - distance)) & _MASK ^ first
+        first = (first + schedule[(group + 1) % 3]) & _MASK
+        second = (second + schedule[(group + 2) % 3] + group + 1) & _MASK
+    return first | second << 32
+
+
+def as_int32(word: int) -> int:
+    """The signed number that has the low 32 bits of `word`: torch refuses an unsigned one beside int32 tensors."""
+    return ((word & _MASK) ^ 0x80000000) - 0x80000000
+
+
+def counters(n: int, device: torch.device) -> Tensor:
+    """The int32 counters 0, 1, ..., n - 1."""
+    if n > 2**31:
+        raise ValueError(f"one call draws at most 2**31 counters, got {n}; split the draw over several calls")
+    return torch.arange(n, dtype=torch.int32, device=device)
