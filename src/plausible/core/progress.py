@@ -17,7 +17,8 @@ class Progress:
         self._start: float | None = None
         self._start_step = first
         self._drawn = 0.0
-        self._bar: Any = self._task = None
+        self._bar: Any = None
+        self._task: Any = None
         if shown and steps > first and sys.stderr.isatty():
             self._open()
 

@@ -72,6 +72,7 @@ class Keys:
             raise ValueError(f"step must be a 0-d int32 or int64 tensor, got {step.dtype} of shape {tuple(step.shape)}")
         self._words = (key[0] + step.to(torch.int32), key[1])
         self._call = call
+        self.step = step
 
     def normal(self, shape: Shape = (), dtype: torch.dtype = torch.float32, device: Device = None) -> Tensor:
         """Standard normals."""

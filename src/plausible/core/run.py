@@ -1,0 +1,303 @@
+"""One run of the loop: steps, kept records, checkpoints, and the posteriors at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..weights import tree
+from ..weights.rng import Keys, forked, run_key
+from . import batch as batches
+from .data import Source
+from .errors import NotSupported
+from .execution import Execution, Plan, make_plan
+from .files.checkpoint import Keeper
+from .many import Stacked
+from .method import Method
+from .model import BayesianModel, InternalBatch
+from .posteriors import Mixture, Posterior
+from .progress import Progress
+from .records import Records
+from .refresh import EXAMPLES, fill
+from .starts import starts
+from .target import Target
+from .validation import validation_nll
+
+DEFAULT_EPOCHS = 50
+BANK = 64  # draws whose norm statistics are gathered, as many as `predict` takes by default
+AUGMENT = 0x617567
+
+
+class Run:
+    """One run of the loop: everything that `fit` and `fit_many` share."""
+
+    def __init__(
+        self, model: Target, methods: Sequence[Method], source: Source, *, modes: int, seeds: list[int], keys: Tensor,
+        device: torch.device, epochs: int | None, steps: int | None, init: Any, augment: Any, checkpoint: Any, resume: bool,
+        callbacks: Sequence[Callable[[dict[str, Any]], Any]], progress: bool, compile: bool | None, vectorise: bool | None,
+        deterministic: bool, validation: Source | None, precision: str | None, separate: bool = False,
+    ):  # fmt: skip
+        self.source, self.augment, self.callbacks, self.validation = source, augment, list(callbacks), validation
+        self.seeds, self.device, self.deterministic, self.shown = seeds, device, deterministic, progress
+        full = methods[0].full_batch
+        self.steps_per_epoch = 1 if full else source.steps_per_epoch
+        self.steps = _number_of_steps(epochs, steps, self.steps_per_epoch)
+        self.model = model.bound(num_data=source.num_data, num_steps=max(1, self.steps))
+        _refuse_unsuitable(self.model, methods[0])
+        self.methods = [m.resolved(self.model, self.steps) for m in methods]
+        self._find_side_effects()
+        self.everything = source.full() if full else None
+        if separate:
+            params = [starts(self.model, init, 1, s, device)[0] for s in seeds]
+        else:
+            params = starts(self.model, init, modes, seeds[0], device)
+        if resume and checkpoint is None:
+            raise ValueError("resume=True needs checkpoint=path, the file to go on from")
+        plan = make_plan(self.model, self.methods[0], modes, self.steps, device, compile, vectorise)
+        self.execution = Execution(self.model, self.methods, params, keys, plan, seeds)
+        self.execution.per_mode_batch = isinstance(source, Stacked)
+        capacity = self.methods[0].capacity(self.steps)
+        self.records = [Records(capacity) for _ in self.execution.lanes] if capacity else []
+        self.keeper = None if checkpoint is None else Keeper(checkpoint, self._configuration(precision))
+        self.done = 0
+        if resume:
+            self._resume()
+        elif self.steps:
+            self.execution.replan()
+
+    # --- the loop ---
+
+    def go(self) -> list[Posterior]:
+        """Run to the end and return one posterior per mode."""
+        method = self.methods[0]
+        keeps, adapts = frozenset(method.kept_steps(self.steps)), frozenset(method.adapted_steps(self.steps))
+        bar = Progress(type(method).__name__, self.done, self.steps, self.shown)
+        bad = torch.full((), -1, dtype=torch.int64, device=self.device)
+        with _interrupts() as interrupted, _deterministic(self.deterministic), contextlib.closing(bar):
+            while self.done < self.steps:
+                step = self.done
+                shown = self.execution.advance(step, self._batch(step))
+                bad = self._watch(shown, step, bad)
+                if step in adapts:
+                    self.execution.adapt(step)
+                if step in keeps:
+                    for ring, record in zip(self.records, self.execution.keep(), strict=True):
+                        ring.add(record)
+                self.done += 1
+                bar.after(step)
+                if bar.due():
+                    bar.draw(self.done, {k: float(v.float().mean()) for k, v in shown.items()})
+                stop = self._tell(step, shown)
+                if self.keeper and (self.keeper.due(self.done) or self.done == self.steps or stop or interrupted()):
+                    self._stop_if_bad(bad)
+                    self._write()
+                if interrupted():
+                    raise KeyboardInterrupt(self._interrupted_message())
+                if stop:
+                    break
+            self._stop_if_bad(bad)
+        return self._posteriors()
+
+    def _batch(self, step: int) -> Any:
+        if self.everything is not None or self.methods[0].full_batch:
+            return self.everything
+        batch = self.source.batch(step)
+        if self.augment is None or batch is None:
+            return batch
+        with forked(self.seeds[0], AUGMENT, step, devices=[self.device]):
+            return InternalBatch((self.augment(batch[0]), *batch[1:]))
+
+    def _watch(self, shown: dict[str, Tensor], step: int, bad: Tensor) -> Tensor:
+        """Note the first step whose log joint is not finite; on a CPU looking is free, so stop at once."""
+        finite = torch.isfinite(shown["log_joint"]).all()
+        if self.device.type == "cpu":
+            if not finite:
+                self._stop_if_bad(torch.tensor(step))
+            return bad
+        return torch.where((bad < 0) & ~finite, step, bad)
+
+    def _stop_if_bad(self, bad: Tensor) -> None:
+        if int(bad) < 0:
+            return
+        state = self.execution.lanes[0]["params"]
+        broken = [k for k, v in state.items() if not bool(torch.isfinite(v).all())]
+        where = f"{broken[0]} is not finite" if broken else "all weights are still finite"
+        kept = f"; the last good checkpoint is {self.keeper.setting.path}" if self.keeper else ""
+        raise FloatingPointError(
+            f"the log joint stopped being finite at step {int(bad)} ({where}): most likely the learning rate or step size is "
+            f"too large, try a tenth of it, or clip_norm{kept}"
+        )
+
+    def _tell(self, step: int, shown: dict[str, Tensor]) -> bool:
+        if not self.callbacks and self.validation is None:
+            return False
+        event: dict[str, Any] = {"step": step, "steps": self.steps, "epoch": step // self.steps_per_epoch, **shown}
+        if self.validation is not None and (step + 1) % self.steps_per_epoch == 0:
+            event["validation_nll"] = validation_nll(self.execution, self.validation, self.source)
+        return any([callback(event) is True for callback in self.callbacks])  # noqa: C419 - every callback hears
+
+    def _interrupted_message(self) -> str:
+        if self.keeper is None:
+            return f"stopped after step {self.done} of {self.steps}; give checkpoint=path to be able to resume"
+        return f"stopped after step {self.done} of {self.steps}; resume=True goes on from {self.keeper.setting.path}"
+
+    # --- the end ---
+
+    def _posteriors(self) -> list[Posterior]:
+        run, answers = self.execution, []
+        model = self.model.bound(rng=None)
+        if isinstance(model, BayesianModel):
+            model = model.bound(training=False, precision=None, buffers=None)
+        for m in range(run.modes):
+            draws = None
+            if self.records and self.records[0].held:
+                stacked = self.records[0 if run.plan.vectorised else m].stacked()
+                draws = tree.tree_map(lambda t, m=m: t[:, m].clone(), stacked) if run.plan.vectorised else stacked
+            state = tree.clone(run.state(m))
+            answer = run.mode_method(m).posterior(model, state, draws)
+            buffers = run.mode_buffers(m)
+            if buffers is not None:
+                answer.bank = {k: v.unsqueeze(0).expand(BANK, *v.shape) for k, v in buffers.items()}
+            answers.append(answer)
+        self._refresh(answers)
+        return answers
+
+    def _refresh(self, answers: list[Posterior]) -> None:
+        if not isinstance(self.model, BayesianModel) or not self.model.network.statistics:
+            return
+        blocks = list(self.source.some_inputs(EXAMPLES))
+        joint = Mixture(answers) if len(answers) > 1 else answers[0]
+        fill(joint, blocks, BANK, 0)
+
+    # --- checkpoints ---
+
+    def _configuration(self, precision: str | None) -> dict[str, Any]:
+        shapes = {k: [list(v.shape), str(v.dtype)] for k, v in self.model.start.items()}
+        return {
+            "method": [repr(m) for m in self.methods],
+            "seeds": self.seeds,
+            "steps": self.steps,
+            "modes": self.execution.modes,
+            "num_data": self.source.num_data,
+            "batch_size": self.source.batch_size,
+            "precision": precision,
+            "temperature": getattr(self.model, "temperature", 1.0),
+            "unknowns": shapes,
+        }
+
+    def _write(self) -> None:
+        assert self.keeper is not None
+        trees: dict[str, Any] = {"state": {str(i): s for i, s in enumerate(self.execution.lanes)}}
+        held = {str(i): r.stacked() for i, r in enumerate(self.records) if r.held}
+        if held:
+            trees["records"] = held
+        buffers = {str(i): b for i, b in enumerate(self.execution.buffers) if b is not None}
+        if buffers:
+            trees["buffers"] = buffers
+        told = [c.state() if hasattr(c, "state") else None for c in self.callbacks]
+        plan = dataclasses.asdict(self.execution.plan)
+        self.keeper.write(self.done, trees, [r.count for r in self.records], plan, told)
+
+    def _resume(self) -> None:
+        assert self.keeper is not None
+        found = self.keeper.read()
+        if found is None:
+            self.execution.replan()
+            return
+        trees, manifest = found
+        plan = Plan(**manifest["plan"])
+        if plan != self.execution.plan:
+            ways = {f.name: getattr(plan, f.name) for f in dataclasses.fields(plan)}
+            raise ValueError(
+                f"{self.keeper.setting.path} was written by a run that went another way ({ways}), and bits would differ; "
+                "resume on the same kind of device with the same compile= and vectorise="
+            )
+        for i, lane in enumerate(self.execution.lanes):
+            tree.copy_into(lane, tree.to(trees["state"][str(i)], self.device))
+        for i, ring in enumerate(self.records):
+            if str(i) in trees.get("records", {}):
+                ring.restore(tree.to(trees["records"][str(i)], self.device), manifest["counts"][i])
+        for i, b in enumerate(self.execution.buffers):
+            if b is not None:
+                tree.copy_into(b, tree.to(trees["buffers"][str(i)], self.device))
+        for callback, told in zip(self.callbacks, manifest["callbacks"], strict=False):
+            if told is not None and hasattr(callback, "restore"):
+                callback.restore(told)
+        self.done = manifest["done"]
+        self.execution.replan()
+
+    def _find_side_effects(self) -> None:
+        """Whether the network writes buffers or draws from the global generator decides how it may be run."""
+        if not isinstance(self.model, BayesianModel) or not self.model.training:
+            return
+        inputs = next(iter(self.source.some_inputs(min(4, int(self.source.batch_size)))), None)
+        network = self.model.network
+        params = {k: v.to(self.device) for k, v in self.model.start.items() if k in self.model.weight_names}
+        key = run_key(self.seeds[0], 0, device=self.device)
+        few = batches.place(batches.rows(inputs, slice(0, 4)), self.device)
+        network.written, network.draws = network.side_effects(params, few, Keys(key, key[0] * 0))
+
+
+def _number_of_steps(epochs: int | None, steps: int | None, steps_per_epoch: int) -> int:
+    if epochs is not None and steps is not None:
+        raise ValueError(f"give epochs or steps, not both (got epochs={epochs} and steps={steps})")
+    for name, value in (("epochs", epochs), ("steps", steps)):
+        if value is not None and (not isinstance(value, int) or value < 0):
+            raise ValueError(f"{name} must be a non-negative integer, got {value}")
+    if steps is not None:
+        return steps
+    return (DEFAULT_EPOCHS if epochs is None else epochs) * steps_per_epoch
+
+
+def _refuse_unsuitable(model: Target, method: Method) -> None:
+    if not isinstance(model, BayesianModel):
+        return
+    if method.is_point:
+        for k, h in model.hyperpriors.items():
+            if k.startswith("prior.") and not h.vanishes_at_zero:
+                raise NotSupported(
+                    f"{k} has the hyperprior {h}, whose density does not vanish at zero, so the log joint has no highest point; "
+                    "use HMC or ADVI, or LogNormal or InverseGamma as hyperprior"
+                )
+    if method.full_batch and model.network.statistics and method.trains:
+        raise NotSupported("batch norm in train mode makes the posterior depend on the batch; use group norm with this sampler")
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C waits for the end of a step, so that what is written is whole; a second one does not wait."""
+    pressed: list[bool] = []
+
+    def note(number: int, frame: Any) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(True)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(pressed)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def _deterministic(wanted: bool) -> Iterator[None]:
+    if not wanted:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
