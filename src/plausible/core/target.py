@@ -40,9 +40,9 @@ class Target(ABC):
     def objective(self, params: Mapping[str, Tensor], batch: Batch, key: Tensor | None) -> Tensor:
         """The part of the log joint that autograd differentiates, for a batch whose weights sum to N."""
 
-    def remainder(self, params: Mapping[str, Tensor]) -> tuple[Tensor, Weights] | None:
-        """The part of the log joint whose slope has a formula: its value and slope."""
-        return None
+    def add_remainder(self, value: Tensor, params: Mapping[str, Tensor], slopes: Weights) -> tuple[Tensor, Weights]:
+        """Add the part of the log joint whose slope has a formula; may write into `slopes`."""
+        return value, slopes
 
     @abstractmethod
     def constrain(self, params: Mapping[str, Tensor]) -> Weights:
@@ -78,12 +78,7 @@ class Target(ABC):
             value, slopes = self.compiled_slope(dict(params), batch, key)
         else:
             value, slopes = self._direct(self.objective, params, batch, key)
-        rest_of_it = self.remainder(params)
-        if rest_of_it is None:
-            return value, slopes
-        for k, s in rest_of_it[1].items():
-            slopes[k] = slopes[k] + s
-        return value + rest_of_it[0], slopes
+        return self.add_remainder(value, params, slopes)
 
     def _traced(self, params: Weights, batch: Batch, key: Tensor | None) -> tuple[Tensor, Weights]:
         scale = self.gradient_scale

@@ -68,6 +68,11 @@ class Network:
         home = copy.deepcopy(module).requires_grad_(False)
         self.home = home
         self.parameters: dict[str, Tensor] = {k: p.detach() for k, p in home.named_parameters()}
+        # Tied weights are one unknown: every other name of the same tensor follows the first. Torch would look for them
+        # at every call, which costs a small network more than its arithmetic.
+        first = {id(p): k for k, p in home.named_parameters()}
+        every = home.named_parameters(remove_duplicate=False)
+        self.tied = {k: first[id(p)] for k, p in every if first[id(p)] != k}
         self.trainable = {k for k, p in module.named_parameters() if p.requires_grad}
         self.buffers: dict[str, Tensor] = dict(home.named_buffers())
         self.norms = [
@@ -115,6 +120,9 @@ class Network:
         device = next(iter(weights.values())).device if weights else _device_of(inputs)
         module = self.module(device, role)
         state = dict(weights)
+        for alias, name in self.tied.items():
+            if name in weights:
+                state[alias] = weights[name]
         if buffers:
             state.update(buffers)
         if role == "train" and self.dropouts:
@@ -125,9 +133,9 @@ class Network:
                 layer.calls = 0
                 state[f"{name}.key"] = rng.key()
         if isinstance(inputs, Mapping):
-            output = functional_call(module, state, (), dict(inputs))
+            output = functional_call(module, state, (), dict(inputs), tie_weights=False)
         else:
-            output = functional_call(module, state, inputs if isinstance(inputs, tuple) else (inputs,))
+            output = functional_call(module, state, inputs if isinstance(inputs, tuple) else (inputs,), tie_weights=False)
         return output.logits if hasattr(output, "logits") else output
 
     def set_refresh_momentum(self, device: torch.device, momentum: float) -> None:

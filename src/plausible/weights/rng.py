@@ -36,7 +36,7 @@ def run_key(seed: int, mode: int | Tensor = 0, *, device: Device = None) -> Tens
     if isinstance(mode, Tensor):
         low = mode.to(torch.int32)
         zero = low & 0
-        return torch.stack(threefry((zero + as_int32(root), zero + as_int32(root >> 32)), low), dim=-1)
+        return torch.stack(threefry((zero | as_int32(root), zero | as_int32(root >> 32)), low), dim=-1)
     word = threefry_int(root, operator.index(mode) & 0xFFFFFFFF)
     return torch.tensor([as_int32(word), as_int32(word >> 32)], dtype=torch.int32, device=device)
 
@@ -90,8 +90,10 @@ class Keys:
         """Integers from 0 to `high` - 1, as int64."""
         if not 1 <= high <= 2**53:
             raise ValueError(f"high must be between 1 and 2**53, got {high}")
-        # The largest uniform is 1 - 2^-53, and its product with `high` rounds to less than `high`.
-        return (self.uniform(shape, torch.float64) * high).to(torch.int64)
+        sizes = _sizes(shape)
+        # The largest uniform is 1 - 2^-53, and its product with `high` rounds to less than `high`. One axis until the end:
+        # under vmap and Inductor, a number that multiplies a 0-d tensor passes through float32.
+        return (self.uniform(math.prod(sizes), torch.float64) * high).to(torch.int64).reshape(sizes)
 
     def key(self) -> Tensor:
         """A key of its own, int32 of shape (2,), for a part that makes its own `Keys`: a dropout layer, say."""
@@ -121,8 +123,7 @@ class Keys:
         return call
 
     def _wanted(self, shape: Shape, dtype: torch.dtype, device: Device) -> "_Wanted":
-        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-        return _Wanted(sizes, dtype, self._words[0].device if device is None else torch.device(device))
+        return _Wanted(_sizes(shape), dtype, self._words[0].device if device is None else torch.device(device))
 
     def _draw_like(self, law: "_Law", params: Tensor | dict[str, Tensor]) -> Tensor | dict[str, Tensor]:
         if isinstance(params, Tensor):
@@ -149,6 +150,10 @@ class _Wanted(NamedTuple):
     shape: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
+
+
+def _sizes(shape: Shape) -> tuple[int, ...]:
+    return (shape,) if isinstance(shape, int) else tuple(shape)
 
 
 _Law = Callable[[Words, int, int, torch.dtype], Tensor]

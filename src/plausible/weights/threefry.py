@@ -26,8 +26,9 @@ def threefry(key: tuple[Tensor, Tensor], low: Tensor, high: int = 0) -> tuple[Te
     """
     schedule = (key[0], key[1], (key[0] ^ key[1]) ^ _PARITY)
     first = low + schedule[0]
-    # The zero gives the second word the shape of the first and, under vmap, its batch axis: rounds work in place.
-    second = (first & 0) + (schedule[1] + as_int32(high))
+    # The zero gives the second word the shape of the first and, under vmap, its batch axis: rounds work in place. Large
+    # numbers meet tensors in bitwise operations only: Inductor passes one that is added under vmap through float32.
+    second = (first & 0 | as_int32(high)) + schedule[1]
     for group in range(_GROUPS):
         for distance in _ROTATIONS[group % 2]:
             first.add_(second)
@@ -49,8 +50,8 @@ def _rotate_(word: Tensor, distance: int) -> Tensor:
 def _stored(word: Tensor) -> Tensor:
     """The same word, as a value that a compiler computes once.
 
-    Inductor writes a short expression out at each of its uses, and every round uses its words several times: without this
-    a draw takes a minute to compile instead of seconds. A strided view needs a stored value; once fused, it is a register.
+    Inductor writes short expressions out at each of their uses, and a round uses its words several times: without this,
+    a draw takes a minute to compile instead of seconds. A strided view asks for a stored value; fused, it is a register.
     """
     return word.as_strided(word.shape, word.stride()).clone()
 

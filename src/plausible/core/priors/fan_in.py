@@ -45,6 +45,12 @@ class FanIn(Prior):
         inner = getattr(self.prior, "precision", None)
         return None if inner is None else lambda w: inner(w) * _root_fan_in(w) ** 2
 
+    def fixed_precision(self, shape: torch.Size) -> float | None:
+        """The inner prior's, times fan-in."""
+        inner = getattr(self.prior, "fixed_precision", None)
+        value = inner(shape) if callable(inner) else None
+        return None if value is None else value * max(1, math.prod(shape[1:]))
+
     def sample(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return self.prior.sample(like, generator) / _root_fan_in(like)
 

@@ -30,5 +30,9 @@ class Normal(Prior):
         """1 / scale² in w's shape."""
         return torch.ones_like(w) / known(self, "scale") ** 2
 
+    def fixed_precision(self, shape: torch.Size) -> float | None:
+        """1 / scale² as a number, None where the scale is a tensor or unknown."""
+        return None if isinstance(self.scale, Tensor | Hyperprior) else float(self.scale) ** -2
+
     def sample(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return standard_normal(like, generator).to(like) * known(self, "scale")
