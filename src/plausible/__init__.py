@@ -1,23 +1,65 @@
 """Bayesian deep learning for PyTorch: bring a network, state a likelihood and a prior, get a posterior."""
 
-from . import metrics, networks
-from .core import callbacks, hyperpriors, likelihoods, posteriors, priors
-from .core.density import LogDensity
-from .core.diagnostics import Diagnostics
-from .core.errors import NotSupported
-from .core.evidence import Evidence
-from .core.files.checkpoint import Checkpoint
-from .core.files.posterior_file import load
-from .core.fit import fit, fit_many
-from .core.method import Method
-from .core.model import BayesianModel
-from .core.posteriors import Posterior, mixture
-from .core.predictive import Predictive
-from .inference.averaging import SWAG, MultiSWAG
-from .inference.mcmc import HMC
-from .inference.point import MAP, DeepEnsemble
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # the public names, as editors and type checkers follow them; the same ones are loaded below
+    from . import datasets as datasets
+    from . import metrics as metrics
+    from . import networks as networks
+    from .core import callbacks as callbacks
+    from .core import hyperpriors as hyperpriors
+    from .core import likelihoods as likelihoods
+    from .core import posteriors as posteriors
+    from .core import priors as priors
+    from .core.density import LogDensity
+    from .core.diagnostics import Diagnostics
+    from .core.errors import NotSupported
+    from .core.evidence import Evidence
+    from .core.files.checkpoint import Checkpoint
+    from .core.files.posterior_file import load
+    from .core.fit import fit, fit_many
+    from .core.method import Method
+    from .core.model import BayesianModel
+    from .core.posteriors import Posterior, mixture
+    from .core.predictive import Predictive
+    from .inference.averaging import SWAG, MultiSWAG
+    from .inference.mcmc import HMC
+    from .inference.point import MAP, DeepEnsemble
 
 __version__ = "0.1.0"
+
+# Each name is loaded when it is first asked for: `plausible --help` imports this package, and torch takes seconds.
+_MODULES = {
+    "callbacks": "core.callbacks",
+    "datasets": "datasets",
+    "hyperpriors": "core.hyperpriors",
+    "likelihoods": "core.likelihoods",
+    "metrics": "metrics",
+    "networks": "networks",
+    "posteriors": "core.posteriors",
+    "priors": "core.priors",
+}
+_HOMES = {
+    "HMC": "inference.mcmc",
+    "MAP": "inference.point",
+    "SWAG": "inference.averaging",
+    "BayesianModel": "core.model",
+    "Checkpoint": "core.files.checkpoint",
+    "DeepEnsemble": "inference.point",
+    "Diagnostics": "core.diagnostics",
+    "Evidence": "core.evidence",
+    "LogDensity": "core.density",
+    "Method": "core.method",
+    "MultiSWAG": "inference.averaging",
+    "NotSupported": "core.errors",
+    "Posterior": "core.posteriors",
+    "Predictive": "core.predictive",
+    "fit": "core.fit",
+    "fit_many": "core.fit",
+    "load": "core.files.posterior_file",
+    "mixture": "core.posteriors",
+}
 
 __all__ = [
     "HMC",
@@ -35,6 +77,7 @@ __all__ = [
     "Posterior",
     "Predictive",
     "callbacks",
+    "datasets",
     "fit",
     "fit_many",
     "hyperpriors",
@@ -46,3 +89,18 @@ __all__ = [
     "posteriors",
     "priors",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        value: Any = import_module(f"{__name__}.{_MODULES[name]}")
+    elif name in _HOMES:
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value  # the next look finds it without coming here
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

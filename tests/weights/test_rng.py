@@ -120,17 +120,23 @@ def test_a_vmapped_row_is_its_lone_call_to_the_bit(which):
 
 def test_compiled_bits_are_the_eager_bits():
     # Constants of many bits at every place, under vmap, where compilers have rounded them to float32.
-    def draw(mode, step):
-        rng = Keys(run_key(2**63 + 123456789, mode), step, call=2**30 + 1)
+    def draw(key, step):
+        rng = Keys(key, step, call=2**30 + 1)
         return rng.randint(2**40 + 1), rng.normal(1001)
 
     draws = torch.vmap(draw, in_dims=(0, None))
-    modes, step = torch.arange(3), torch.tensor(2**31 - 1)
-    integers, floats = draws(modes, step)
-    compiled_integers, compiled_floats = torch.compile(draws, fullgraph=True)(modes, step)
+    keys, step = run_keys(0, 3), torch.tensor(2**31 - 1)
+    integers, floats = draws(keys, step)
+    compiled_integers, compiled_floats = torch.compile(draws, fullgraph=True)(keys, step)
     assert torch.equal(compiled_integers, integers)
     # Compiled logarithms, sines and cosines are other implementations: a few units in the last place of the radius.
     torch.testing.assert_close(compiled_floats, floats, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_compiled_keys_are_the_eager_keys():
+    keys = torch.vmap(lambda mode: Keys(run_key(2**63 + 123456789, mode), mode).key())
+    assert torch.equal(torch.compile(keys, fullgraph=True)(torch.arange(3)), keys(torch.arange(3)))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

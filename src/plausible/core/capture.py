@@ -19,7 +19,7 @@ WARM_UPS = 3  # runs before recording, so that libraries have chosen their algor
 class Captured:
     """A stepper that records at its first call. Its state tensors stay where they are; batches are copied in."""
 
-    def __init__(self, plain: Callable[..., Any], per_mode_batch: bool):
+    def __init__(self, plain: Callable[..., Any]):
         self.plain = plain
         self.graph: torch.cuda.CUDAGraph | None = None
         self.failed = False

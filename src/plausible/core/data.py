@@ -6,6 +6,7 @@ layers see real data). Which examples come when is a function of (seed, epoch) a
 
 from __future__ import annotations
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -63,10 +64,11 @@ class Nothing(Source):
 
 
 class Resident(Source):
-    """Tensors that stay on the device and are indexed there."""
+    """Tensors that stay on the device and are indexed there; on the host if they would fill half of a GPU."""
 
     def __init__(self, inputs: Any, targets: Any, weights: Tensor | None, batch_size: int, seed: int, device: torch.device, num_data: float | None):
-        self.inputs, self.targets = batches.place((inputs, targets), device)
+        self.home = device if _fits(device, (inputs, targets)) else torch.device("cpu")
+        self.inputs, self.targets = batches.place((inputs, targets), self.home)
         self.weights = None if weights is None else weights.to(device)
         self.size = batches.length(inputs)
         self.device, self.seed = device, seed
@@ -97,9 +99,10 @@ class Resident(Source):
         """The batch of a step."""
         chosen, scale = self.indices(step)
         if self.weights is not None:
-            weights = self.weights[chosen] * (scale > 0)
-            scale = weights * (self.num_data / weights.sum())
-        return InternalBatch((*batches.rows((self.inputs, self.targets), chosen), scale))
+            # Not rescaled to sum to N within the batch: a batch of heavy examples must count for more than one of light ones.
+            scale = scale * self.weights[chosen] / self.weights.mean()
+        found = batches.rows((self.inputs, self.targets), chosen.to(self.home))
+        return InternalBatch((*(found if self.home == self.device else batches.place(found, self.device)), scale))
 
     def full(self) -> InternalBatch:
         """All data as one batch."""
@@ -108,13 +111,20 @@ class Resident(Source):
             weights = None if self.num_data == self.size else torch.full_like(self._even[:1], self.num_data / self.size).expand(self.size)
         else:
             weights = weights * (self.num_data / weights.sum())
-        return InternalBatch((self.inputs, self.targets, weights))
+        return InternalBatch((*batches.place((self.inputs, self.targets), self.device), weights))
 
     def some_inputs(self, limit: int) -> Iterator[Any]:
         """Blocks of training inputs in a seeded order."""
-        order = permutation(self.size, self.seed, ORDER, 0)[:limit].to(self.device)
+        order = permutation(self.size, self.seed, ORDER, 0)[:limit].to(self.home)
         for chosen in order.split(self.batch_size):
             yield batches.rows(self.inputs, chosen)
+
+
+def _fits(device: torch.device, data: Any) -> bool:
+    if device.type != "cuda":
+        return True
+    needed = sum(t.numel() * t.element_size() for t in pytree.tree_leaves(data))
+    return needed <= torch.cuda.mem_get_info(device)[0] // 2
 
 
 class Loaded(Source):
@@ -129,6 +139,7 @@ class Loaded(Source):
         if self.num_data == 0:
             raise ValueError("the data set is empty")
         self._given = num_data is not None
+        self._examples, self._weighted = len(loader.dataset) if sized else None, False  # type: ignore[arg-type]
         self.batch_size = loader.batch_size or _batch_sampler_size(loader)
         self.steps_per_epoch = max(1, len(loader) if sized else math.ceil(self.num_data / self.batch_size))
         self._next, self._iterator = -1, iter(())
@@ -137,7 +148,7 @@ class Loaded(Source):
         """The batch of a step; steps in order are cheap, a jump replays the epoch up to it."""
         epoch, place = divmod(step, self.steps_per_epoch)
         if step != self._next or place == 0:
-            with forked(self.seed, DRAWS, epoch, 0):
+            with self._seeded(epoch, 0):
                 self._set_epoch(epoch)
                 self._iterator = iter(self.loader)
             for skipped in range(place):
@@ -150,8 +161,23 @@ class Loaded(Source):
             if hasattr(owner, "set_epoch"):
                 owner.set_epoch(epoch)
 
+    @contextlib.contextmanager
+    def _seeded(self, epoch: int, call: int) -> Iterator[None]:
+        """What the loader draws, from the global generator or from one of its own, is a function of (seed, epoch, call)."""
+        owners = (self.loader, self.loader.sampler, getattr(self.loader.batch_sampler, "sampler", None))
+        own = {id(g): g for g in (getattr(o, "generator", None) for o in owners) if isinstance(g, torch.Generator)}
+        before = {i: g.get_state() for i, g in own.items()}
+        try:
+            with forked(self.seed, DRAWS, epoch, call):
+                for g in own.values():
+                    g.manual_seed(int(torch.randint(2**62, ())))
+                yield
+        finally:
+            for i, g in own.items():
+                g.set_state(before[i])
+
     def _draw(self, epoch: int, place: int) -> Any:
-        with forked(self.seed, DRAWS, epoch, place + 1):
+        with self._seeded(epoch, place + 1):
             try:
                 return next(self._iterator)
             except StopIteration:  # an iterable that ends early starts again
@@ -161,7 +187,8 @@ class Loaded(Source):
                 except StopIteration:
                     raise ValueError("the data loader gives no batch at all") from None
 
-    def _prepared(self, batch: Any, check: bool) -> InternalBatch:
+    def _read(self, batch: Any, check: bool) -> tuple[Any, Any, Tensor]:
+        """Inputs, targets and the user's own weights."""
         inputs, targets, weights = batches.split(batch, self.model.batch_rule)
         inputs, targets = batches.as_tensors((inputs, targets), self.model.dtype)
         if check:
@@ -170,8 +197,16 @@ class Loaded(Source):
         size = batches.length(inputs)
         if weights is not None and not self._given:
             raise ValueError("batches have weights, and N counts weights; give fit(..., num_data=their sum over the data)")
+        self._weighted = weights is not None
         own = torch.ones(size, dtype=self.model.dtype) if weights is None else batches.as_tensors(weights)
-        own = own * (self.num_data / own.sum())
+        return inputs, targets, own.to(self.model.dtype)
+
+    def _prepared(self, batch: Any, check: bool) -> InternalBatch:
+        inputs, targets, own = self._read(batch, check)
+        size = batches.length(inputs)
+        # A batch of heavy examples counts for more than one of light ones; only where the number of examples is not
+        # known must their weights stand for it.
+        own = own * (self._examples / size if self._weighted and self._examples else self.num_data / own.sum())
         if size < self.batch_size:
             again = torch.arange(self.batch_size) % size
             inputs, targets = batches.rows((inputs, targets), again)
@@ -180,22 +215,20 @@ class Loaded(Source):
 
     def full(self) -> InternalBatch:
         """All data as one batch, loaded once."""
-        parts = [self._prepared(b, check=True) for b in self._all()]
-        inputs, targets, weights = pytree.tree_map(lambda *t: torch.cat(t), *[tuple(p) for p in parts])
-        real = weights > 0
-        inputs, targets, weights = batches.rows((inputs, targets, weights), real)
+        parts = [self._read(b, check=True) for b in self._all()]
+        inputs, targets, weights = batches.place(pytree.tree_map(lambda *t: torch.cat(t), *parts), self.device)
         return InternalBatch((inputs, targets, weights * (self.num_data / weights.sum())))
 
     def _all(self) -> Iterator[Any]:
-        with forked(self.seed, DRAWS, 0, 0):
+        with self._seeded(0, 0):
             yield from list(self.loader)
 
     def some_inputs(self, limit: int) -> Iterator[Any]:
         """Blocks of training inputs as the loader gives them."""
-        with forked(self.seed, DRAWS, 0, 0):
+        with self._seeded(0, 0):
             iterator = iter(self.loader)
         for place in range(math.ceil(limit / self.batch_size)):
-            with forked(self.seed, DRAWS, 0, place + 1):
+            with self._seeded(0, place + 1):
                 batch = next(iterator, None)
             if batch is None:
                 return
@@ -270,7 +303,7 @@ def check_targets(model: BayesianModel, inputs: Any, targets: Any, device: torch
     """Run two examples through the network and let the likelihood judge all targets against their outputs."""
     check = getattr(model.likelihood, "check", None)
     params = {k: v.to(device) for k, v in model.start.items()}
-    with torch.no_grad():
+    with torch.no_grad(), forked(0x636865636B, devices=[device]):  # a network that draws leaves no trace
         out = model.bound(training=False).outputs(params, batches.place(batches.rows(inputs, slice(0, 2)), device))
     size = batches.length(inputs)
     if out.dim() == 0 or out.shape[0] != min(2, size):

@@ -106,7 +106,7 @@ def of_chains(chains: Sequence[Any]) -> Diagnostics:
     if length < 8:
         return Diagnostics(messages=(f"{length} draws a chain are too few to judge; keep at least 8",), ok=False)
     table: dict[str, dict[str, float]] = {}
-    quantities = {k: torch.stack([c.draws[k][:length].flatten(1) for c in chains]) for k in chains[0].draws}
+    quantities = {k: torch.stack([c.draws[k][:length].reshape(length, -1) for c in chains]) for k in chains[0].draws}
     for k, v in chains[0].statistics.items():
         if k == "log_joint":
             quantities[k] = torch.stack([c.statistics[k][:length].reshape(length, 1) for c in chains])
@@ -120,12 +120,13 @@ def of_chains(chains: Sequence[Any]) -> Diagnostics:
 def _verdict(chains: Sequence[Any], table: dict[str, dict[str, float]], length: int) -> Diagnostics:
     worst = max(row["r_hat"] for row in table.values())
     fewest = min(row["ess"] for row in table.values())
-    messages = [f"{len(chains)} chains of {length} draws: largest R-hat {worst:.3f}, smallest bulk ESS {fewest:.0f}"]
+    chains_of = "1 chain" if len(chains) == 1 else f"{len(chains)} chains"
+    messages = [f"{chains_of} of {length} draws: largest R-hat {worst:.3f}, smallest bulk ESS {fewest:.0f}"]
     ok = worst < 1.01 or len(chains) == 1 and worst < 1.05
     if not ok:
         messages.append("the chains have not mixed (R-hat should be below 1.01): run longer, or warm up longer")
     if fewest < 100 * len(chains):
-        messages.append(f"few independent draws (100 a chain are advised, {100 * len(chains)} here): run longer")
+        messages.append(f"few independent draws ({fewest:.0f}, where 100 a chain are advised): run longer")
     for k, v in ((k, torch.cat([c.statistics[k] for c in chains])) for k in ("divergent", "acceptance") if k in chains[0].statistics):
         if k == "divergent" and bool(v.any()):
             ok = False

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..weights import tree
-from ..weights.algebra import Weights, size
+from ..weights.algebra import Weights, size, slow_vmap_is_an_error
 from ..weights.rng import Keys, forked
 from ..weights.tree import Tree
 from .capture import Captured
@@ -50,6 +50,8 @@ def make_plan(
     network = model.network if isinstance(model, BayesianModel) else None
     bound_by_library = network is not None and network.library_bound
     impure = network is not None and bool(network.written or network.draws)
+    if impure and vectorise and modes > 1:
+        log.warning("modes run one after another, since this network writes buffers or draws from the global generator")
     if vectorise is None:
         small = size(model.start) <= GPU_VMAP_WEIGHTS if device.type == "cuda" else modes >= VMAP_FROM and not bound_by_library
         vectorise = modes > 1 and small and not impure
@@ -57,7 +59,7 @@ def make_plan(
         work = steps * method.slopes_per_step * max(1, modes // VMAP_FROM if vectorise else 1)
         compile = device.type == "cpu" and not bound_by_library and not impure and work >= COMPILE_FROM
     captured = device.type == "cuda" and not impure and method.straight and steps >= CAPTURE_FROM and not compile
-    return Plan(vectorised=bool(vectorise and modes > 1), compiled=bool(compile), captured=captured)
+    return Plan(vectorised=bool(vectorise and modes > 1 and not impure), compiled=bool(compile and not impure), captured=captured)
 
 
 class Execution:
@@ -73,6 +75,7 @@ class Execution:
         self.lanes: list[Tree] = [tree.stack(states)] if plan.vectorised else states
         self.buffers = [self._own_buffers() for _ in self.lanes]
         self.step_number = torch.zeros((), dtype=torch.int64, device=self.device)
+        self._words: list[list[int]] = keys.tolist()  # of every mode, for generators that are seeded outside of steps
         self._steppers: list[Callable[..., Any]] | None = None
 
     # --- one mode, seen from outside ---
@@ -130,17 +133,15 @@ class Execution:
         """What a network that is not a pure function gets: its own buffers, and a generator seeded per (mode, step)."""
         if self.buffers[lane] is not None:
             self.model = self.model.bound(buffers=self.buffers[lane])
-        if isinstance(self.model, BayesianModel) and self.model.network.draws and self.model.training:
-            return forked(self.seeds[lane], lane, step, 0x616D62, devices=[self.device])
+        if isinstance(self.model, BayesianModel) and self.model.network.draws:
+            return forked(*self._words[lane], step, 0x616D62, devices=[self.device])
         return nullcontext()
 
     def _prepare(self, batch: Batch) -> list[Callable[..., Any]]:
         """Decide how steps are run, and check the fast way against the plain one on a copy of the first step."""
-        if self.plan.vectorised:
-            self._fall_back_to_loop_if_vmap_fails(batch)
         plain = self._lifted(self.one)
         if self.plan.captured:
-            return [Captured(plain, self.per_mode_batch) for _ in self.lanes]
+            return [Captured(plain) for _ in self.lanes]
         if not self.plan.compiled:
             return [plain] * len(self.lanes)
         if self.method.straight:
@@ -157,10 +158,14 @@ class Execution:
         numbers = {k: v[0] for k, v in self.numbers.items()}
         return lane, self.keys[0], self.step_number, numbers, _mode_of(batch, 0) if self.per_mode_batch else batch
 
-    def _fall_back_to_loop_if_vmap_fails(self, batch: Batch) -> None:
+    def fall_back_to_loop_if_vmap_fails(self, batch: Batch) -> None:
+        """Try one step on a copy. `fit` calls it before it keeps anything per lane, so that a resumed run goes the same way."""
+        if not self.plan.vectorised:
+            return
         try:
-            self._lifted(self.one)(*self._arguments(batch))
-        except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
+            with slow_vmap_is_an_error():
+                self._lifted(self.one)(*self._arguments(batch))
+        except (RuntimeError, NotImplementedError, TypeError, ValueError, UserWarning) as error:
             log.warning("modes run one after another, since this network cannot be vectorised: %s", _first_line(error))
             states = [tree.clone(self.state(m)) for m in range(self.modes)]
             self.plan = Plan(vectorised=False, compiled=False, captured=self.plan.captured)

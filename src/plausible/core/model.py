@@ -270,6 +270,11 @@ class BayesianModel(Target):
             torch._foreach_add_(own, torch._foreach_mul(weights, pulls))
         return value, slopes
 
+    def place_constants(self, device: torch.device) -> None:
+        """The precisions of fixed normal priors."""
+        if self._precisions is not None:
+            self._precisions_on(torch.empty(0, dtype=self.dtype, device=device))
+
     def _precisions_on(self, like: Tensor) -> tuple[Tensor, float]:
         if like.device not in self._placed_precisions:
             assert self._precisions is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -12,15 +13,18 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..weights import tree
-from ..weights.algebra import Weights
+from ..weights.algebra import Weights, slow_vmap_is_an_error
+from ..weights.rng import forked
 from . import batch as batches
 from .errors import NotSupported
+from .execution import GPU_VMAP_WEIGHTS
 from .model import BayesianModel
 from .posteriors.posterior import Posterior, Stratum
 from .predictive import Predictive
 
 MEMORY = 2 * 1024**3  # bytes that a prediction may hold at a time, unless told otherwise
 CPU_CACHE = 8 * 1024**2  # bytes of activations at a time on a CPU: past the cache larger blocks only get slower
+NETWORK = 0x6E6574  # the stream of a prediction's seed for networks that draw
 LIVE = 4  # tensors of the largest size alive at once in a forward pass: a residual, input, output, workspace
 
 
@@ -66,8 +70,10 @@ def _average(posterior: Posterior, x: Any, num_samples: int, seed: int, memory: 
     home = pytree.tree_leaves(x)[0].device
     collected: list[Tensor] = []
     noise: list[Weights] = []
-    for stratum in strata:
-        outputs, own = _run(model, stratum, x, memory, total=sum(len(s.indices) for s in strata))
+    for i, stratum in enumerate(strata):
+        # Only a network that draws in eval mode notices: the same call gives the same numbers, global generators stay.
+        with forked(stratum.seed, i, NETWORK, devices=[stratum.posterior.device]):
+            outputs, own = _run(model, stratum, x, memory, total=sum(len(s.indices) for s in strata))
         collected.append(outputs.to(home))
         noise.append(own)
     weights = torch.tensor([s.weight for s in strata for _ in s.indices], dtype=collected[0].dtype, device=home)
@@ -85,37 +91,48 @@ def _average(posterior: Posterior, x: Any, num_samples: int, seed: int, memory: 
 
 def _run(model: BayesianModel, stratum: Stratum, x: Any, memory: int, total: int) -> tuple[Tensor, Weights]:
     """Outputs (S, N, ...) of one stratum's draws, and their natural noise parameters."""
-    device, examples = stratum.posterior.device, batches.length(x)
-    count = len(stratum.indices)
-    first = stratum.posterior.draw(stratum.indices[:1], stratum.seed)
-    probe, peak = _measure(model, tree.unstack(first, 0), _bank(stratum, [0], 0), batches.place(batches.rows(x, slice(0, 1)), device))
+    device, examples, count = stratum.posterior.device, batches.length(x), len(stratum.indices)
+    # Draws are made in blocks, whether or not the network then runs for one at a time.
+    drawn = max(1, min(count, (memory // 4) // tree.num_bytes(model.start)))
+    params = stratum.posterior.draw(stratum.indices[:drawn], stratum.seed)
+    few = batches.place(batches.rows(x, slice(0, 1)), device)
+    probe, peak = _measure(model, tree.unstack(params, 0), _bank(stratum, [0], 0), few)
     held = total * examples * probe.numel() * probe.element_size()
     if held > memory:
         raise ValueError(
             f"the outputs of {total} draws for {examples} inputs take {held:,} bytes, more than the budget of {memory:,}; "
             "predict fewer inputs at a time, draw fewer samples or raise memory="
         )
-    rows, draws = _blocks(model, device, peak, tree.num_bytes(first), examples, count, memory - held)
+    together = drawn if _vectorises(model, device) else 1
+    rows = _rows(device, peak * together, examples, memory - held)
     answer = torch.empty((count, examples, *probe.shape[1:]), dtype=probe.dtype, device=device)
     noise: list[Weights] = []
-    for low in range(0, count, draws):
-        high = min(low + draws, count)
-        params = stratum.posterior.draw(stratum.indices[low:high], stratum.seed)
-        natural = model.constrain({k: v for k, v in params.items() if k in model.hyperpriors})
-        noise.append(natural)
-        for start in range(0, examples, rows):
-            inputs = batches.place(batches.rows(x, slice(start, start + rows)), device)
-            answer[low:high, start : start + rows] = _forward(model, params, stratum, low, high, inputs)
+    with torch.no_grad():
+        for low in range(0, count, drawn):
+            high = min(low + drawn, count)
+            if low > 0:
+                params = stratum.posterior.draw(stratum.indices[low:high], stratum.seed)
+            noise.append(model.constrain({k: v for k, v in params.items() if k in model.hyperpriors}))
+            for start in range(0, examples, rows):
+                inputs = batches.place(batches.rows(x, slice(start, start + rows)), device)
+                _forward(model, params, stratum, low, high, inputs, answer[low:high, start : start + rows])
     return answer, {k: torch.cat([n[k] for n in noise]) for k in noise[0]}
 
 
-def _forward(model: BayesianModel, params: Weights, stratum: Stratum, low: int, high: int, inputs: Any) -> Tensor:
-    with torch.no_grad():
-        if high - low == 1:
-            return _one(model, tree.unstack(params, 0), _bank(stratum, range(low, high), 0), inputs).unsqueeze(0)
-        bank = _bank(stratum, range(low, high))
+def _forward(
+    model: BayesianModel, params: Weights, stratum: Stratum, low: int, high: int, inputs: Any, answer: Tensor
+) -> None:
+    bank = _bank(stratum, range(low, high))
+    if high - low > 1 and _vectorises(model, answer.device):
         dims = (0, None if bank is None else 0)
-        return torch.vmap(lambda p, b: _one(model, p, b, inputs), in_dims=dims)(params, bank)
+        call = torch.vmap(lambda p, b: _one(model, p, b, inputs), in_dims=dims, randomness="different")
+        # A network that branches on its weights, or whose kernels vmap would loop over, runs one draw at a time.
+        with contextlib.suppress(RuntimeError, UserWarning), slow_vmap_is_an_error():
+            answer.copy_(call(params, bank))
+            return
+    for i in range(high - low):
+        own = None if bank is None else tree.unstack(bank, i)
+        answer[i] = _one(model, tree.unstack(params, i), own, inputs)
 
 
 def _one(model: BayesianModel, params: Weights, bank: Weights | None, inputs: Any) -> Tensor:
@@ -165,12 +182,15 @@ def _measure(model: BayesianModel, params: Weights, bank: Weights | None, inputs
     return out, max(largest.bytes, taken)
 
 
-def _blocks(
-    model: BayesianModel, device: torch.device, peak: int, weights: int, examples: int, count: int, memory: int
-) -> tuple[int, int]:
-    """How many inputs and how many draws to run at a time."""
-    # Convolutions with a kernel per draw have no fast library call: one draw at a time fills the machine better.
-    draws = 1 if model.network.library_bound else max(1, min(count, (memory // 4) // max(1, weights)))
-    budget = min(memory, CPU_CACHE * draws) if device.type == "cpu" else memory
-    rows = max(1, min(examples, budget // max(1, LIVE * peak * draws)))
-    return rows, draws
+def _vectorises(model: BayesianModel, device: torch.device) -> bool:
+    """Whether several draws at once are faster than one after another."""
+    if device.type == "cuda":
+        return size(model.start) <= GPU_VMAP_WEIGHTS  # a larger network fills the machine alone
+    # Convolutions with a kernel per draw have no fast library call on a CPU.
+    return not model.network.library_bound
+
+
+def _rows(device: torch.device, peak: int, examples: int, memory: int) -> int:
+    """How many inputs to run at a time."""
+    budget = min(memory, CPU_CACHE) if device.type == "cpu" else memory
+    return max(1, min(examples, budget // max(1, LIVE * peak)))

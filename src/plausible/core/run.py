@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -50,6 +51,7 @@ class Run:
         self.steps_per_epoch = 1 if full else source.steps_per_epoch
         self.steps = _number_of_steps(epochs, steps, self.steps_per_epoch)
         self.model = model.bound(num_data=source.num_data, num_steps=max(1, self.steps))
+        self.model.place_constants(device)
         _refuse_unsuitable(self.model, methods[0])
         self.methods = [m.resolved(self.model, self.steps) for m in methods]
         self._find_side_effects()
@@ -63,10 +65,12 @@ class Run:
         plan = make_plan(self.model, self.methods[0], modes, self.steps, device, compile, vectorise)
         self.execution = Execution(self.model, self.methods, params, keys, plan, seeds)
         self.execution.per_mode_batch = isinstance(source, Stacked)
+        if plan.vectorised and self.steps:
+            self.execution.fall_back_to_loop_if_vmap_fails(self._batch(0))
         capacity = self.methods[0].capacity(self.steps)
         self.records = [Records(capacity) for _ in self.execution.lanes] if capacity else []
         self.keeper = None if checkpoint is None else Keeper(checkpoint, self._configuration(precision))
-        self.done = 0
+        self.done, self.stopped = 0, False
         if resume:
             self._resume()
         elif self.steps:
@@ -81,7 +85,7 @@ class Run:
         bar = Progress(type(method).__name__, self.done, self.steps, self.shown)
         bad = torch.full((), -1, dtype=torch.int64, device=self.device)
         with _interrupts() as interrupted, _deterministic(self.deterministic), contextlib.closing(bar):
-            while self.done < self.steps:
+            while self.done < self.steps and not self.stopped:
                 step = self.done
                 shown = self.execution.advance(step, self._batch(step))
                 bad = self._watch(shown, step, bad)
@@ -96,8 +100,9 @@ class Run:
                     bar.draw(self.done, {k: float(v.float().mean()) for k, v in shown.items()})
                 stop = self._tell(step, shown)
                 if self.keeper and (self.keeper.due(self.done) or self.done == self.steps or stop or interrupted()):
-                    self._stop_if_bad(bad)
-                    self._write()
+                    # A log joint belongs to the point before its step: a step that went wrong shows first in the weights.
+                    self._stop_if_bad(torch.tensor(step) if int(bad) < 0 and self._broken() else bad)
+                    self._write(stopped=stop)
                 if interrupted():
                     raise KeyboardInterrupt(self._interrupted_message())
                 if stop:
@@ -111,8 +116,15 @@ class Run:
         batch = self.source.batch(step)
         if self.augment is None or batch is None:
             return batch
-        with forked(self.seeds[0], AUGMENT, step, devices=[self.device]):
-            return InternalBatch((self.augment(batch[0]), *batch[1:]))
+        if isinstance(self.source, Stacked):  # every run of a `fit_many` augments its own data by its own seed
+            rows = [self._augmented(batches.rows(batch[0], i), seed, step) for i, seed in enumerate(self.seeds)]
+            return InternalBatch((torch.utils._pytree.tree_map(lambda *t: torch.stack(t), *rows), *batch[1:]))
+        return InternalBatch((self._augmented(batch[0], self.seeds[0], step), *batch[1:]))
+
+    def _augmented(self, inputs: Any, seed: int, step: int) -> Any:
+        assert self.augment is not None
+        with forked(seed, AUGMENT, step, devices=[self.device]):
+            return self.augment(inputs)
 
     def _watch(self, shown: dict[str, Tensor], step: int, bad: Tensor) -> Tensor:
         """Note the first step whose log joint is not finite; on a CPU looking is free, so stop at once."""
@@ -126,14 +138,17 @@ class Run:
     def _stop_if_bad(self, bad: Tensor) -> None:
         if int(bad) < 0:
             return
-        state = self.execution.lanes[0]["params"]
-        broken = [k for k, v in state.items() if not bool(torch.isfinite(v).all())]
+        broken = self._broken()
         where = f"{broken[0]} is not finite" if broken else "all weights are still finite"
-        kept = f"; the last good checkpoint is {self.keeper.setting.path}" if self.keeper else ""
+        kept = f"; the last good checkpoint is {self.keeper.setting.path}" if self.keeper and self.keeper.wrote else ""
         raise FloatingPointError(
             f"the log joint stopped being finite at step {int(bad)} ({where}): most likely the learning rate or step size is "
             f"too large, try a tenth of it, or clip_norm{kept}"
         )
+
+    def _broken(self) -> list[str]:
+        """The unknowns that are not finite in some mode."""
+        return [k for lane in self.execution.lanes for k, v in lane["params"].items() if not bool(torch.isfinite(v).all())]
 
     def _tell(self, step: int, shown: dict[str, Tensor]) -> bool:
         if not self.callbacks and self.validation is None:
@@ -172,6 +187,12 @@ class Run:
     def _refresh(self, answers: list[Posterior]) -> None:
         if not isinstance(self.model, BayesianModel) or not self.model.network.statistics:
             return
+        if not self.model.training:  # the weights were inferred with the network's own statistics, so they predict with them
+            for answer in answers:
+                rows = max(max(s.indices) for s in answer.strata(2**31, 0)) + 1 if answer.finite else BANK
+                own = {k: self.model.network.buffers[k].to(self.device) for k in self.model.network.statistics}
+                answer.bank = {**(answer.bank or {}), **{k: v.expand(rows, *v.shape) for k, v in own.items()}}
+            return
         blocks = list(self.source.some_inputs(EXAMPLES))
         joint = Mixture(answers) if len(answers) > 1 else answers[0]
         fill(joint, blocks, BANK, 0)
@@ -181,7 +202,7 @@ class Run:
     def _configuration(self, precision: str | None) -> dict[str, Any]:
         shapes = {k: [list(v.shape), str(v.dtype)] for k, v in self.model.start.items()}
         return {
-            "method": [repr(m) for m in self.methods],
+            "method": [re.sub(r" at 0x[0-9a-f]+", "", repr(m)) for m in self.methods],  # a user's function has an address
             "seeds": self.seeds,
             "steps": self.steps,
             "modes": self.execution.modes,
@@ -192,7 +213,7 @@ class Run:
             "unknowns": shapes,
         }
 
-    def _write(self) -> None:
+    def _write(self, stopped: bool) -> None:
         assert self.keeper is not None
         trees: dict[str, Any] = {"state": {str(i): s for i, s in enumerate(self.execution.lanes)}}
         held = {str(i): r.stacked() for i, r in enumerate(self.records) if r.held}
@@ -203,7 +224,7 @@ class Run:
             trees["buffers"] = buffers
         told = [c.state() if hasattr(c, "state") else None for c in self.callbacks]
         plan = dataclasses.asdict(self.execution.plan)
-        self.keeper.write(self.done, trees, [r.count for r in self.records], plan, told)
+        self.keeper.write(self.done, trees, [r.count for r in self.records], plan, told, stopped)
 
     def _resume(self) -> None:
         assert self.keeper is not None
@@ -230,19 +251,20 @@ class Run:
         for callback, told in zip(self.callbacks, manifest["callbacks"], strict=False):
             if told is not None and hasattr(callback, "restore"):
                 callback.restore(told)
-        self.done = manifest["done"]
+        self.done, self.stopped = manifest["done"], manifest["stopped"]
         self.execution.replan()
 
     def _find_side_effects(self) -> None:
         """Whether the network writes buffers or draws from the global generator decides how it may be run."""
-        if not isinstance(self.model, BayesianModel) or not self.model.training:
+        if not isinstance(self.model, BayesianModel):
             return
         inputs = next(iter(self.source.some_inputs(min(4, int(self.source.batch_size)))), None)
         network = self.model.network
         params = {k: v.to(self.device) for k, v in self.model.start.items() if k in self.model.weight_names}
         key = run_key(self.seeds[0], 0, device=self.device)
         few = batches.place(batches.rows(inputs, slice(0, 4)), self.device)
-        network.written, network.draws = network.side_effects(params, few, Keys(key, key[0] * 0))
+        role = "train" if self.model.training else "eval"
+        network.written, network.draws = network.side_effects(params, few, Keys(key, key[0] * 0), role)
 
 
 def _number_of_steps(epochs: int | None, steps: int | None, steps_per_epoch: int) -> int:

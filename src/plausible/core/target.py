@@ -60,6 +60,9 @@ class Target(ABC):
         """What the objective is multiplied by while it is differentiated (and its slope divided by)."""
         return 1.0
 
+    def place_constants(self, device: torch.device) -> None:
+        """Make the tensors that every step shares, so that no step makes one from a Python number."""
+
     @property
     def needs_key(self) -> bool:
         """Whether the objective draws random numbers."""

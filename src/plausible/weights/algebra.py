@@ -7,7 +7,9 @@ one (`lerp_`, `addcmul_` and `addcdiv_` have none and would fall back to a loop 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -21,6 +23,14 @@ def under_vmap() -> bool:
     if torch.compiler.is_compiling():
         return True
     return torch._C._functorch.maybe_current_level() is not None
+
+
+@contextlib.contextmanager
+def slow_vmap_is_an_error() -> Iterator[None]:
+    """Where a kernel has no batching rule, `vmap` warns and loops over it, which costs more than a loop around it all."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="There is a performance drop", category=UserWarning)
+        yield
 
 
 def add_(target: Weights, other: Mapping[str, Tensor], scale: Number = 1.0) -> Weights:

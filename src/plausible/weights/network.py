@@ -33,7 +33,7 @@ class KeyedDropout(nn.Module):
 
     def __init__(self, rate: float, masked_axes: int | None):
         super().__init__()
-        self.rate = rate
+        self.rate = self.p = rate  # p: what forward passes that drop by a function ask a layer for
         self.masked_axes = masked_axes  # None: every element has its own coin; 2: whole channels do.
         self.calls = 0
         self.register_buffer("key", torch.zeros(2, dtype=torch.int32), persistent=False)
@@ -94,7 +94,9 @@ class Network:
             module = _share(self.home)
             if any(t.device != device for t in [*module.parameters(), *module.buffers()]):
                 module = copy.deepcopy(module).to(device)
-            module.train(role != "eval")
+            module.train(role == "train")
+            for name in self.norms if role == "refresh" else ():  # all else as it will be when it predicts
+                module.get_submodule(name).train()
             for name in self.norms if role == "train" else ():
                 norm: Any = module.get_submodule(name)
                 norm.track_running_stats = False
@@ -136,7 +138,16 @@ class Network:
             output = functional_call(module, state, (), dict(inputs), tie_weights=False)
         else:
             output = functional_call(module, state, inputs if isinstance(inputs, tuple) else (inputs,), tie_weights=False)
+        if buffers:
+            self._take_back(buffers, state)
         return output.logits if hasattr(output, "logits") else output
+
+    @staticmethod
+    def _take_back(buffers: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+        """Buffers that a pass replaced by new tensors, instead of writing into them, are written, too."""
+        for name, buffer in buffers.items():
+            if state[name] is not buffer:
+                buffer.copy_(state[name].detach())
 
     def set_refresh_momentum(self, device: torch.device, momentum: float) -> None:
         """How much the next batch counts in the statistics that the "refresh" copy gathers."""
@@ -148,14 +159,14 @@ class Network:
         """A copy of the norms' statistics to write into."""
         return {k: self.buffers[k].to(device, copy=True) for k in self.statistics}
 
-    def side_effects(self, weights: Mapping[str, Tensor], inputs: Inputs, rng: Keys) -> tuple[list[str], bool]:
-        """Which buffers a training pass writes, and whether it draws from torch's global generator."""
+    def side_effects(self, weights: Mapping[str, Tensor], inputs: Inputs, rng: Keys, role: str) -> tuple[list[str], bool]:
+        """Which buffers a pass writes, and whether it draws from torch's global generator."""
         device = next(iter(weights.values())).device
         devices = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), torch.no_grad():
             before = _generator_states(device)
             buffers = {k: v.to(device, copy=True) for k, v in self.buffers.items() if k not in self.statistics}
-            self(weights, inputs, role="train", rng=rng, buffers=buffers)
+            self(weights, inputs, role=role, rng=rng, buffers=buffers)
             after = _generator_states(device)
         written = [k for k, v in buffers.items() if not torch.equal(v, self.buffers[k].to(device))]
         return written, any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))

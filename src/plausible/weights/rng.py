@@ -15,7 +15,7 @@ from typing import NamedTuple, overload
 import torch
 from torch import Tensor
 
-from plausible.weights.threefry import as_int32, counters, threefry, threefry_int
+from .threefry import as_int32, counters, threefry, threefry_int
 
 Device = torch.device | str | int | None
 Shape = int | Sequence[int]
@@ -91,8 +91,8 @@ class Keys:
         if not 1 <= high <= 2**53:
             raise ValueError(f"high must be between 1 and 2**53, got {high}")
         sizes = _sizes(shape)
-        # The largest uniform is 1 - 2^-53, and its product with `high` rounds to less than `high`. One axis until the end:
-        # under vmap and Inductor, a number that multiplies a 0-d tensor passes through float32.
+        # The largest uniform is 1 - 2^-53, and its product with `high` rounds to less than `high`. There is one axis to
+        # the end because Inductor passes a number that multiplies a 0-d tensor under vmap through float32.
         return (self.uniform(math.prod(sizes), torch.float64) * high).to(torch.int64).reshape(sizes)
 
     def key(self) -> Tensor:

@@ -51,7 +51,8 @@ def _stored(word: Tensor) -> Tensor:
     """The same word, as a value that a compiler computes once.
 
     Inductor writes short expressions out at each of their uses, and a round uses its words several times: without this,
-    a draw takes a minute to compile instead of seconds. A strided view asks for a stored value; fused, it is a register.
+    a draw takes a minute to compile instead of seconds. A strided view asks for a stored value, which fusion then keeps
+    in a register.
     """
     return word.as_strided(word.shape, word.stride()).clone()
 

@@ -20,6 +20,12 @@ class Checkpoint:
     every_steps: int | None = None
     every_seconds: float = 30.0
 
+    def __post_init__(self):
+        if self.every_steps is not None and (not isinstance(self.every_steps, int) or self.every_steps < 1):
+            raise ValueError(f"every_steps must be a positive integer or None, got {self.every_steps}")
+        if not self.every_seconds >= 0:
+            raise ValueError(f"every_seconds must not be negative, got {self.every_seconds}")
+
 
 class Keeper:
     """Writes checkpoints of one run and reads the last."""
@@ -29,6 +35,7 @@ class Keeper:
         self.configuration = configuration
         self._written = time.monotonic()
         self._took = 0.0
+        self.wrote = False
 
     def due(self, done: int) -> bool:
         """Whether to write after `done` steps; writing takes at most a twentieth of the time."""
@@ -36,12 +43,15 @@ class Keeper:
             return done % self.setting.every_steps == 0
         return time.monotonic() - self._written >= max(self.setting.every_seconds, 20 * self._took)
 
-    def write(self, done: int, trees: Tree, counts: list[int], plan: dict[str, bool], callbacks: list[Any]) -> None:
+    def write(
+        self, done: int, trees: Tree, counts: list[int], plan: dict[str, bool], callbacks: list[Any], stopped: bool
+    ) -> None:
         """Write the whole state of a run, atomically."""
         began = time.monotonic()
         manifest = {
             "kind": "checkpoint",
             "done": done,
+            "stopped": stopped,  # by a callback: then a resumed run is over, too
             "counts": counts,
             "plan": plan,
             "callbacks": callbacks,
@@ -50,12 +60,14 @@ class Keeper:
         container.write(self.setting.path, dict(tree.leaves(trees)), manifest)
         self._written = time.monotonic()
         self._took = self._written - began
+        self.wrote = True
 
     def read(self) -> tuple[Tree, dict[str, Any]] | None:
         """The last checkpoint, or None if there is none yet; one of another configuration is an error."""
         if not Path(self.setting.path).exists():
             return None
         tensors, manifest = container.read(self.setting.path, "checkpoint")
+        self.wrote = True
         stored = manifest["configuration"]
         for key, mine in self.configuration.items():
             if stored.get(key) != mine:

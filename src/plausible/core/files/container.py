@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -26,7 +27,7 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], manifest: Mapping[str
     # safetensors refuses shared memory and expanded axes, and sorts its entries by dtype and name.
     plain = {k: t.detach().to("cpu", copy=True).contiguous() for k, t in tensors.items()}
     text = json.dumps({"format": FORMAT, **manifest}, sort_keys=True)
-    for orphan in path.parent.glob(f".{path.name}.*.tmp"):
+    for orphan in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         orphan.unlink(missing_ok=True)
     temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:

@@ -28,7 +28,8 @@ class Mixture(Posterior):
             if c.model.start.keys() != components[0].model.start.keys():
                 raise ValueError("the components of a mixture must be posteriors of one model: their unknowns differ")
         count = len(components)
-        shares = torch.full((count,), 1.0 / count) if weights is None else torch.as_tensor(weights, dtype=torch.float32)
+        # In float64, so that a third is a third to a float64 network too.
+        shares = torch.ones(count).double() if weights is None else torch.as_tensor(weights, dtype=torch.float64)
         if shares.shape != (count,) or bool((shares < 0).any()) or not bool(shares.sum() > 0):
             raise ValueError(f"a mixture of {count} needs {count} non-negative weights, got {shares.tolist()}")
         self.model = components[0].model
@@ -68,14 +69,18 @@ class Mixture(Posterior):
         top = max(indices) + 1
         u = torch.rand(top, generator=generator(seed, 0x6D697874757265), dtype=torch.float64)
         owner = torch.searchsorted(self._shares.double().cumsum(0), u).clamp(max=len(self._components) - 1).tolist()
-        rows: dict[int, Weights] = {}
+        parts: list[Weights] = []
+        places: list[int] = []
         for m, component in enumerate(self._components):
-            own = [i for i in indices if owner[i] == m]
-            if own:
-                local = component.sample(top, seed=_own_seed(seed, m)) if isinstance(component, Samples) else None
-                drawn = tree.tree_map(lambda t: t[own], local) if local else component.draw(own, _own_seed(seed, m))
-                rows.update({i: tree.unstack(drawn, j) for j, i in enumerate(own)})
-        return tree.stack([rows[i] for i in indices])
+            own = [place for place, i in enumerate(indices) if owner[i] == m]
+            if not own:
+                continue
+            picks = [indices[place] for place in own]
+            local = component.sample(top, seed=_own_seed(seed, m)) if isinstance(component, Samples) else None
+            parts.append(tree.tree_map(lambda t: t[picks], local) if local else component.draw(picks, _own_seed(seed, m)))
+            places += own
+        back = torch.as_tensor(places).argsort().to(self.device)
+        return tree.tree_map(lambda *t: torch.cat(t)[back], parts[0], *parts[1:])
 
     def strata(self, num_samples: int, seed: int) -> list[Stratum]:
         """Every component's share of the draws, and at least one draw of each."""

@@ -164,7 +164,7 @@ class Posterior(ABC):
         save(self, path)
 
     def _keys(self, indices: Sequence[int], seed: int) -> Tensor:
-        return torch.stack([run_key(seed, k) for k in indices]).to(self.device)
+        return run_key(seed, torch.as_tensor(list(indices), device=self.device))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return copy.copy(self)  # tensors are never written after construction

@@ -79,7 +79,8 @@ class SWAG(Method):
     def init(self, model: Any, params: Weights) -> dict[str, Any]:
         """The base's state, the running mean, the running sum of squares about it, and the count."""
         zeros = lambda: {k: torch.zeros_like(w) for k, w in params.items()}  # noqa: E731
-        count = torch.zeros((), device=next(iter(params.values())).device)
+        like = next(iter(params.values()))
+        count = torch.zeros((), dtype=like.dtype, device=like.device)  # its inverse must be as exact as the weights
         return {**self.base.init(model, params), "mean": zeros(), "squares": zeros(), "count": count}
 
     def step(self, model: Any, state: dict[str, Any], batch: Any, rng: Keys) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -103,7 +104,7 @@ class SWAG(Method):
         columns = {k: d[-min(count - 1, self.rank) :] for k, d in draws.items()}
         held = next(iter(columns.values())).shape[0]
         if held == count - 1:
-            stretch = torch.tensor([math.sqrt(t / (t - 1)) for t in range(2, count + 1)])
+            stretch = torch.tensor([math.sqrt(t / (t - 1)) for t in range(2, count + 1)], dtype=torch.float64)
             columns = {k: d * stretch.to(d).reshape(-1, *[1] * (d.dim() - 1)) for k, d in columns.items()}
             divisor = count - 1
         else:

@@ -125,7 +125,7 @@ class HMC(Method):
             value, slope = model.slope(point, batch)
             momentum = {k: p + 0.5 * size_i * slope[k] for k, p in momentum.items()}
         change = value - mass.kinetic(state["mass"], momentum) - energy
-        change = torch.where(torch.isfinite(change), change, -torch.inf)
+        change = change.masked_fill(~torch.isfinite(change), -torch.inf)
         acceptance = change.clamp(max=0.0).exp()
         accepted = rng.uniform(dtype=acceptance.dtype).log() < change
         new = {k: torch.where(accepted, point[k], w) for k, w in state["params"].items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -80,7 +81,8 @@ class MAP(Method):
             add_(gradient, pull, -1.0)
         average_(state["first"], gradient, self.momentum)
         average_(state["second"], square(gradient), SECOND_DECAY)
-        metric = root(state["second"], 1 - SECOND_DECAY**count, EPSILON)
+        # 1 − β₂ᵗ by expm1: the difference itself would lose half of a float32's digits in the first steps.
+        metric = root(state["second"], -torch.expm1(count * math.log(SECOND_DECAY)), EPSILON)
         step_size = rate / (1 - self.momentum**count)
         add_quotient_(state["params"], state["first"], metric, step_size)
         if pull is not None:

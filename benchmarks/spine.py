@@ -1,0 +1,189 @@
+"""Speed of the loop and of prediction, as ratios to hand-written PyTorch taken in the same run.
+
+    python benchmarks/spine.py --out results/spine-cpu.json            # everything that fits this device
+    python benchmarks/spine.py --only mlps,map                         # some of it
+
+Each case prints one line: milliseconds of the hand-written way, of ours, and their ratio.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import nn
+
+import plausible as pl
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def sync() -> None:
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+
+
+class Timer:
+    """A callback that times steps `first` to `last` of a fit."""
+
+    def __init__(self, first: int, last: int):
+        self.first, self.last, self.marks = first, last, []
+
+    def __call__(self, event: dict) -> None:
+        if event["step"] in (self.first, self.last):
+            sync()
+            self.marks.append(time.perf_counter())
+
+    @property
+    def milliseconds(self) -> float:
+        return (self.marks[1] - self.marks[0]) / (self.last - self.first) * 1e3
+
+
+def timed(function, repeats: int, warm_up: int = 3) -> float:
+    """Median milliseconds of a call."""
+    for _ in range(warm_up):
+        function()
+    times = []
+    for _ in range(repeats):
+        sync()
+        start = time.perf_counter()
+        function()
+        sync()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e3
+
+
+def hand_written(networks: list[nn.Module], x, y, batch_size: int = 128):
+    """The plain eager loop: one network after another, Adam, cross entropy."""
+    optimisers = [torch.optim.Adam(n.parameters(), lr=1e-3) for n in networks]
+    place = [0]
+
+    def step() -> None:
+        low = place[0] % (x.shape[0] - batch_size)
+        place[0] += batch_size
+        inputs, targets = x[low : low + batch_size], y[low : low + batch_size]
+        for network, optimiser in zip(networks, optimisers, strict=True):
+            optimiser.zero_grad()
+            F.cross_entropy(network(inputs), targets).backward()
+            optimiser.step()
+
+    return step
+
+
+def ours(network: nn.Module, x, y, modes: int, steps: int, **options) -> float:
+    """Milliseconds a step of `pl.fit`."""
+    timer = Timer(steps // 5, steps - 1)
+    model = pl.BayesianModel(network, likelihood=pl.likelihoods.Categorical())
+    pl.fit(
+        model, (x, y), pl.MAP(), steps=steps, batch_size=128, num_modes=modes, device=DEVICE, callbacks=[timer],
+        progress=False, **options,
+    )  # fmt: skip
+    return timer.milliseconds
+
+
+def data(shape: tuple[int, ...], count: int = 4096):
+    torch.manual_seed(0)
+    return torch.randn(count, *shape, device=DEVICE), torch.randint(0, 10, (count,), device=DEVICE)
+
+
+def case(name: str, base: float, mine: float, **more) -> dict:
+    row = {"case": name, "hand_written_ms": base, "plausible_ms": mine, "times_faster": base / mine, "ratio": mine / base, **more}
+    print(f"{name:44s} hand-written {base:9.3f} ms   plausible {mine:9.3f} ms   {base / mine:7.2f} x faster", flush=True)
+    return row
+
+
+def mlps() -> list[dict]:
+    x, y = data((13,))
+    make = lambda: pl.networks.MLP(13, hidden=(50,), outputs=10)  # noqa: E731
+    base = timed(hand_written([make().to(DEVICE) for _ in range(64)], x, y), 20)
+    rows = [case("64 MLPs 13-50-10, batch 128", base, ours(make(), x, y, 64, 3000))]
+    return rows
+
+
+def lenets() -> list[dict]:
+    if DEVICE.type != "cuda":
+        return []
+    x, y = data((1, 28, 28))
+    base = timed(hand_written([pl.networks.LeNet5().to(DEVICE) for _ in range(30)], x, y), 10)
+    return [case("30 LeNet-5, batch 128", base, ours(pl.networks.LeNet5(), x, y, 30, 300))]
+
+
+def resnets() -> list[dict]:
+    if DEVICE.type != "cuda":
+        return []
+    x, y = data((3, 32, 32))
+    base = timed(hand_written([pl.networks.ResNet18().to(DEVICE).train() for _ in range(5)], x, y), 10)
+    return [case("5 ResNet-18, batch 128", base, ours(pl.networks.ResNet18(), x, y, 5, 60))]
+
+
+def map_step() -> list[dict]:
+    """Alternating blocks, so that a machine that slows down slows both."""
+    x, y = data((1, 28, 28))
+    network = pl.networks.LeNet5()
+    step = hand_written([pl.networks.LeNet5().to(DEVICE)], x, y)
+    blocks = 5
+    bases, mines = [], []
+    for _ in range(blocks):
+        bases.append(timed(step, 60))
+        mines.append(ours(network, x, y, 1, 80))
+    row = case("LeNet-5 MAP step, batch 128", statistics.median(bases), statistics.median(mines))
+    row["ratio"] = statistics.median(m / b for m, b in zip(mines, bases, strict=True))
+    print(f"    median of {blocks} paired ratios: {row['ratio']:.3f}")
+    return [row]
+
+
+def predict() -> list[dict]:
+    x, _ = data((1, 28, 28), count=10_000)
+    network = pl.networks.LeNet5()
+    model = pl.BayesianModel(network, likelihood=pl.likelihoods.Categorical())
+    mean = {k: v.to(DEVICE) for k, v in model.init().items()}
+    scale = {k: torch.full_like(v, 1e-2) for k, v in mean.items()}
+    posterior = pl.posteriors.Diagonal(model, mean, scale)
+    draws = posterior.sample(64, seed=0)
+    plain = pl.networks.LeNet5().to(DEVICE).eval()
+
+    def loop(batch: int) -> None:
+        with torch.no_grad():
+            total = torch.zeros(x.shape[0], 10, device=DEVICE)
+            for s in range(64):
+                plain.load_state_dict({k: v[s] for k, v in draws.items()})
+                for low in range(0, x.shape[0], batch):
+                    total[low : low + batch] += plain(x[low : low + batch]).softmax(-1)
+
+    repeats = 5 if DEVICE.type == "cuda" else 1
+    by_batch = {b: timed(lambda b=b: loop(b), repeats, warm_up=1 if DEVICE.type == "cuda" else 0) for b in (128, 512, 2048, 10_000)}
+    mine = timed(lambda: posterior.predict(x, num_samples=64).mean, repeats, warm_up=1)
+    best = min(by_batch, key=by_batch.__getitem__)
+    return [
+        case("64 draws of LeNet-5 on 10,000 images, loop at 128", by_batch[128], mine),
+        case(f"the same, loop at its best batch ({best})", by_batch[best], mine, loop_ms=by_batch),
+    ]
+
+
+CASES = {"mlps": mlps, "map": map_step, "predict": predict, "lenets": lenets, "resnets": resnets}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", default=",".join(CASES))
+    parser.add_argument("--out")
+    options = parser.parse_args()
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    name = torch.cuda.get_device_name() if DEVICE.type == "cuda" else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    result = {"command": f"python benchmarks/spine.py --only {options.only}", "commit": commit, "device": name, "torch": torch.__version__, "rows": []}
+    for chosen in options.only.split(","):
+        result["rows"] += CASES[chosen]()
+        if options.out:
+            Path(options.out).parent.mkdir(parents=True, exist_ok=True)
+            Path(options.out).write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What a person reads: tables of methods side by side, and where each method comes from."""

@@ -1,0 +1,219 @@
+"""Posterior files: damaged, foreign and half-written ones, and files that name code."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import plausible as pl
+from plausible.core.files import container
+from tests.contract_cases import assert_same_bits, blobs, fit, mlp, model
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "a.plausible"
+    fit("SWAG").save(path)
+    return path
+
+
+def one_line(error) -> str:
+    message = str(error.value)
+    assert "\n" not in message and len(message) < 500, message
+    return message
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_a_file_with_one_flipped_bit_is_refused(number, saved):
+    chance = random.Random(number)
+    raw = bytearray(saved.read_bytes())
+    header = 8 + int.from_bytes(raw[:8], "little")
+    place = chance.randrange(header) if number % 2 else chance.randrange(header, len(raw))
+    raw[place] ^= 1 << chance.randrange(8)
+    saved.write_bytes(raw)
+    with pytest.raises(ValueError) as caught:
+        pl.load(saved, mlp())
+    assert str(saved) in one_line(caught)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.99])
+def test_a_truncated_file_is_refused(share, saved):
+    raw = saved.read_bytes()
+    saved.write_bytes(raw[: int(share * len(raw))])
+    with pytest.raises(ValueError) as caught:
+        pl.load(saved, mlp())
+    assert str(saved) in one_line(caught)
+
+
+def test_foreign_files_are_refused(tmp_path):
+    foreign = tmp_path / "foreign"
+    torch.save(mlp().state_dict(), foreign)
+    with pytest.raises(ValueError, match="not a plausible file or is damaged") as caught:
+        pl.load(foreign, mlp())
+    one_line(caught)
+    save_file({"a": torch.ones(2)}, foreign)
+    with pytest.raises(ValueError, match="not one that plausible wrote") as caught:
+        pl.load(foreign, mlp())
+    one_line(caught)
+    with pytest.raises(FileNotFoundError, match="nowhere") as caught:
+        pl.load(tmp_path / "nowhere", mlp())
+    one_line(caught)
+
+
+def test_a_checkpoint_is_no_posterior(tmp_path):
+    fit("MAP", checkpoint=tmp_path / "run.ckpt")
+    with pytest.raises(ValueError, match="holds a checkpoint, not a posterior"):
+        pl.load(tmp_path / "run.ckpt", mlp())
+
+
+def test_a_posterior_is_no_checkpoint(saved):
+    with pytest.raises(ValueError, match="holds a posterior, not a checkpoint"):
+        fit("SWAG", checkpoint=saved, resume=True)
+
+
+def test_a_posterior_of_another_network_is_refused(saved):
+    for other in (nn.Sequential(nn.Linear(2, 9), nn.Tanh(), nn.Linear(9, 3)), nn.Linear(2, 3)):
+        with pytest.raises(ValueError, match="not ") as caught:
+            pl.load(saved, other)
+        one_line(caught)
+
+
+def test_a_file_that_does_not_name_its_network_asks_for_it(saved):
+    with pytest.raises(ValueError, match="give pl.load") as caught:
+        pl.load(saved)
+    assert "Sequential" in one_line(caught)
+
+
+def test_a_file_of_one_of_our_networks_needs_nothing(tmp_path):
+    posterior = fit("SWAG", model(pl.networks.MLP(2, (5,), 3, activation="tanh")))
+    posterior.save(tmp_path / "a")
+    assert_same_bits(pl.load(tmp_path / "a"), posterior)
+
+
+# --- files that name code ---
+
+CHANGES = {
+    "posterior class": (("posterior", "class"), "os.system"),
+    "likelihood": (("model", "likelihood", "name"), "subprocess.Popen"),
+    "prior": (("model", "prior", "name"), "builtins.eval"),
+    "network": (("model", "network"), {"name": "os.system", "config": {"command": "true"}}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_names_an_unknown_class_is_refused_even_with_a_right_checksum(change, saved):
+    tensors, manifest = container.read(saved, "posterior")
+    manifest = json.loads(json.dumps(manifest))
+    (*path, last), value = CHANGES[change]
+    node = manifest
+    for key in path:
+        node = node[key]
+    node[last] = value
+    manifest.pop("format")
+    container.write(saved, tensors, manifest)
+    with pytest.raises(ValueError) as caught:
+        pl.load(saved) if change == "network" else pl.load(saved, mlp())
+    assert "upgrade" in one_line(caught) or "known are" in one_line(caught) or "one of" in one_line(caught)
+
+
+def test_nothing_is_unpickled(saved, monkeypatch):
+    import pickle
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("a file was unpickled")
+
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, refuse)
+    monkeypatch.setattr(torch, "load", refuse)
+    pl.load(saved, mlp())
+
+
+def test_a_file_of_a_later_format_is_refused(saved):
+    tensors, manifest = container.read(saved, "posterior")
+    container.write(saved, tensors, {**manifest, "format": 99})
+    with pytest.raises(ValueError, match="format 99.*upgrade") as caught:
+        pl.load(saved, mlp())
+    one_line(caught)
+
+
+# --- a full disk ---
+
+
+def no_space(*args, **kwargs):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("where", ["save_file", "fsync", "replace"])
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(where, saved, monkeypatch):
+    before = saved.read_bytes()
+    posterior = fit("SWAG", seed=9)
+    with monkeypatch.context() as patch:
+        if where == "save_file":
+            patch.setattr(container, "save_file", no_space)
+        else:
+            patch.setattr(os, where, no_space)
+        with pytest.raises(OSError, match="No space left on device") as caught:
+            posterior.save(saved)
+    assert str(saved) in one_line(caught)
+    assert saved.read_bytes() == before
+    assert [p.name for p in saved.parent.iterdir()] == [saved.name]
+
+
+def test_an_orphan_of_a_killed_process_is_cleaned_up(tmp_path):
+    path = tmp_path / "a[1].plausible"
+    orphan = tmp_path / f".{path.name}.12345.tmp"
+    orphan.write_bytes(b"half")
+    fit("MAP").save(path)
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    pl.load(path, mlp())
+
+
+def test_a_folder_is_made_where_there_is_none(tmp_path):
+    fit("MAP").save(tmp_path / "runs" / "first" / "a.plausible")
+    assert (tmp_path / "runs" / "first" / "a.plausible").is_file()
+
+
+# --- what a file holds ---
+
+
+class Own(pl.likelihoods.Categorical):
+    """A user's own class."""
+
+
+def test_a_posterior_with_the_users_own_likelihood_needs_the_model(tmp_path):
+    own = pl.BayesianModel(mlp(), Own())
+    posterior = pl.fit(own, blobs(), pl.MAP(), steps=3, progress=False, device="cpu")
+    posterior.save(tmp_path / "a")
+    with pytest.raises(ValueError, match="Own.*give pl.load") as caught:
+        pl.load(tmp_path / "a", mlp())
+    one_line(caught)
+    loaded = pl.load(tmp_path / "a", own)
+    assert torch.equal(loaded.predict(blobs()[0]).outputs, posterior.predict(blobs()[0]).outputs)
+
+
+def test_fixed_weights_come_from_the_file_not_from_the_given_network(tmp_path):
+    part = model(parameters="2.*")
+    posterior = fit("MAP", part)
+    posterior.save(tmp_path / "a")
+    other = mlp()
+    with torch.no_grad():
+        other[0].weight.fill_(7.0)
+    loaded = pl.load(tmp_path / "a", other)
+    assert torch.equal(loaded.predict(blobs()[0]).outputs, posterior.predict(blobs()[0]).outputs)
+    assert bool((other[0].weight == 7.0).all())
+
+
+def test_a_posterior_of_a_log_density_survives(tmp_path):
+    density = pl.LogDensity(lambda p: -0.5 * p["w"].square().sum(), {"w": torch.ones(3)})
+    posterior = pl.fit(density, None, pl.HMC(warmup=5), steps=15, progress=False, device="cpu")
+    posterior.save(tmp_path / "a")
+    assert_same_bits(pl.load(tmp_path / "a", density), posterior)
+    with pytest.raises(ValueError, match="LogDensity"):
+        pl.load(tmp_path / "a")
