@@ -21,13 +21,14 @@ GRID = 120  # points a side of the maps
 
 
 def main(folder: Path) -> None:
-    data = pl.datasets.moons(n=400)
+    data = pl.datasets.moons(n=200)
     torch.manual_seed(0)
-    network = torch.nn.Sequential(torch.nn.Linear(2, 32), torch.nn.Tanh(), torch.nn.Linear(32, 2))
-    model = pl.BayesianModel(network, likelihood=pl.likelihoods.Categorical())
+    network = pl.networks.MLP(2, (50, 50), 2)
+    model = pl.BayesianModel(network, likelihood=pl.likelihoods.Categorical(), prior=pl.priors.Normal(scale=2.0))
 
-    one = pl.fit(model, data.train, pl.MAP(learning_rate=0.01), epochs=200)
-    many = pl.fit(model, data.train, pl.MultiSWAG(), epochs=200)
+    swag = pl.SWAG(base=pl.MAP(optimizer="sgd", learning_rate=0.1))
+    one = pl.fit(model, data.train, pl.MAP(learning_rate=0.01), epochs=200, batch_size=40)
+    many = pl.fit(model, data.train, pl.MultiSWAG(modes=5, base=swag), epochs=200, batch_size=40)
 
     table = Table("", "accuracy", "NLL", "ECE", title=f"{len(data.x_test)} test examples")
     for name, posterior in {"one network (MAP)": one, "MultiSWAG": many}.items():

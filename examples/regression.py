@@ -39,24 +39,24 @@ def main(folder: Path) -> None:
     noise = pl.hyperpriors.LogNormal(loc=math.log(0.2), scale=0.5)
     model = pl.BayesianModel(network, likelihood=pl.likelihoods.Normal(scale=noise), prior=pl.priors.Normal(scale=1.5))
 
-    ensemble = pl.fit(model, (x, y), pl.DeepEnsemble(base=pl.MAP(learning_rate=0.02)), epochs=800)
+    ensemble = pl.fit(model, (x, y), pl.DeepEnsemble(base=pl.MAP(learning_rate=0.03)), epochs=500)
     # A chain that starts at a good fit needs no time to find one.
-    chain = pl.fit(model, (x, y), pl.HMC(trajectory_length=0.3), steps=400, init=ensemble.components[0])
+    chain = pl.fit(model, (x, y), pl.HMC(trajectory_length=0.2), steps=250, init=ensemble.components[0])
     posteriors = {"deep ensemble (5 networks)": ensemble, "HMC": chain}
-    grid = torch.linspace(-4, 4, 200).unsqueeze(1)
+    grid = torch.linspace(-3.5, 3.5, 200).unsqueeze(1)
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharex=True, sharey=True, layout="constrained")
     for axis, (name, posterior) in zip(axes, posteriors.items(), strict=True):
         scale = model.constrain(posterior.sample(200, seed=0))["likelihood.scale"].mean()
         predictive = posterior.predict(grid)
         inside = predictive.epistemic[grid[:, 0].abs() < 2.2].mean().sqrt()
-        outside = predictive.epistemic[grid[:, 0].abs() > 3.0].mean().sqrt()
+        outside = predictive.epistemic[grid[:, 0].abs() > 2.7].mean().sqrt()
         print(f"{name}: noise {scale:.3f} (truly {NOISE}), epistemic deviation {inside:.2f} among the data, {outside:.2f} far away")
         fan(axis, grid, predictive)
         axis.scatter(x.numpy(), y.numpy(), s=14, c="black", zorder=3, label="data")
         axis.plot(grid.numpy(), truth(grid).numpy(), "k--", linewidth=1, label="truth")
-        axis.set(title=name, xlabel="x", ylim=(-4, 4))
+        axis.set(title=name, xlabel="x", ylim=(-3.5, 3.5))
     axes[0].set_ylabel("y")
-    axes[0].legend(loc="upper left")
+    axes[0].legend(loc="lower left", fontsize="small")
     file = folder / "regression.png"
     figure.savefig(file, dpi=130)
     plt.close(figure)

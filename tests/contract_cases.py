@@ -102,7 +102,11 @@ def differ(a: Any, b: Any) -> bool:
 def furthest(a: Any, b: Any) -> float:
     """The largest difference between two posteriors, relative to the size of the tensor it is in."""
     theirs = dict(tensors(b))
-    gaps = [(float((v - theirs[k]).abs().max()), float(theirs[k].abs().max())) for k, v in tensors(a) if v.is_floating_point()]
+    gaps = [
+        (float((v - theirs[k]).abs().max()), float(theirs[k].abs().max()))
+        for k, v in tensors(a)
+        if v.is_floating_point()
+    ]
     return max(gap / max(size, 1e-6) for gap, size in gaps)
 
 
@@ -133,6 +137,17 @@ class TwoInputs(nn.Module):
 
     def forward(self, left: Tensor, right: Tensor) -> Tensor:
         return self.out((self.left(left) + self.right(right)).tanh())
+
+
+class FunctionalDropout(nn.Module):
+    """Draws its masks from the global generator; `always` also in eval mode."""
+
+    def __init__(self, always: bool = False):
+        super().__init__()
+        self.a, self.b, self.always = nn.Linear(2, 8), nn.Linear(8, 3), always
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(nn.functional.dropout(self.a(x).tanh(), 0.3, training=self.training or self.always))
 
 
 def frozen() -> nn.Module:

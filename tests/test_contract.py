@@ -8,8 +8,6 @@ import math
 import pytest
 import torch
 from safetensors import safe_open
-
-import plausible as pl
 from tests.contract_cases import (
     CASES,
     NETWORKS,
@@ -28,6 +26,8 @@ from tests.contract_cases import (
     public_methods,
     stop_at,
 )
+
+import plausible as pl
 
 every_case = pytest.mark.parametrize("name", CASES)
 every_method = pytest.mark.parametrize("name", PLAIN)

@@ -5,7 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 
-HEAVY = ["matplotlib", "sklearn", "scipy", "transformers", "gpytorch", "rich", "typer", "tensorboard", "pandas", "arviz"]
+HEAVY = [
+    "matplotlib",
+    "sklearn",
+    "scipy",
+    "transformers",
+    "gpytorch",
+    "rich",
+    "typer",
+    "tensorboard",
+    "pandas",
+    "arviz",
+]
 COMPILER = ["torch._dynamo", "torch._inductor", "torch.utils.tensorboard"]
 
 

@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-
-import plausible as pl
 from tests import contract_cases
 from tests.contract_cases import CASES, assert_same_bits, fit
+
+import plausible as pl
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,8 +6,6 @@ import logging
 
 import pytest
 import torch
-
-import plausible as pl
 from tests.contract_cases import (
     CASES,
     NETWORKS,
@@ -23,6 +21,8 @@ from tests.contract_cases import (
     seeded,
     stop_at,
 )
+
+import plausible as pl
 
 WITHOUT_REJECTION = [name for name in ONE_MODE if not CASES[name].rejects]
 
@@ -49,7 +49,7 @@ def test_every_method_has_a_long_twin_test():
     assert {type(CASES[name].method) for name in ONE_MODE} <= tested
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n == "HMC" else n for n in LONG])
+@pytest.mark.parametrize("name", [n if n in ("MAP", "SWAG") else pytest.param(n, marks=pytest.mark.slow) for n in LONG])
 def test_a_vectorised_mode_equals_its_lone_twin_over_a_thousand_steps_of_float64(name):
     def run(vectorise):
         return pl.fit(

@@ -7,9 +7,9 @@ import struct
 
 import pytest
 import torch
+from tests.contract_cases import Stop, assert_same_bits, blobs, fit, model, stop_at
 
 import plausible as pl
-from tests.contract_cases import Stop, assert_same_bits, blobs, fit, model, stop_at
 
 X, Y = blobs()
 VALIDATION = (X[:20], Y[:20])

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.contract_cases import CASES, Stop, assert_same_bits, blobs, fit, mlp, model, stop_at
 
 import plausible as pl
 from plausible.core.files import checkpoint as module
 from plausible.core.files import container
-from tests.contract_cases import CASES, Stop, assert_same_bits, blobs, fit, mlp, model, stop_at
 
 
 def done_in(path) -> int:
@@ -83,7 +83,9 @@ def test_a_checkpoint_of_another_run_is_refused_and_says_what_differs(what, tmp_
 
 def test_a_checkpoint_of_another_method_is_refused(tmp_path):
     def run(method, **settings):
-        return pl.fit(model(), blobs(), method, steps=6, progress=False, device="cpu", checkpoint=tmp_path / "a", **settings)
+        return pl.fit(
+            model(), blobs(), method, steps=6, progress=False, device="cpu", checkpoint=tmp_path / "a", **settings
+        )
 
     method = CASES["MAP"].method
     run(method)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.contract_cases import Stop, TwoInputs, assert_same_bits, blobs, differ, mlp, model, seeded, stop_at
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import plausible as pl
-from tests.contract_cases import Stop, TwoInputs, assert_same_bits, blobs, differ, mlp, model, seeded, stop_at
 
 X, Y = blobs()
 
@@ -116,7 +116,9 @@ def test_a_ragged_last_batch_of_a_loader_has_its_own_weight():
     data = DataLoader(Rows(X, Y), batch_size=16)
     fit(data, steps=4, method=pl.MAP(learning_rate=1e-12), callbacks=[lambda e: seen.append(float(e["log_joint"]))])
     start = model().init()
-    expected = [float(model().log_joint(start, (x, y), num_data=50)) for x, y in zip(X.split(16), Y.split(16), strict=True)]
+    expected = [
+        float(model().log_joint(start, (x, y), num_data=50)) for x, y in zip(X.split(16), Y.split(16), strict=True)
+    ]
     assert seen == pytest.approx(expected, rel=1e-5)
 
 

@@ -7,10 +7,10 @@ import re
 import numpy as np
 import pytest
 import torch
+from tests.contract_cases import CASES, blobs, mlp, model
 from torch import nn
 
 import plausible as pl
-from tests.contract_cases import CASES, blobs, mlp, model
 
 X, Y = blobs()
 
@@ -62,7 +62,9 @@ MISTAKES = {
     "NaN inputs": (lambda: fit((with_value(float("nan")), Y)), ValueError, ["nan", "example 3", "impute"]),
     "infinite inputs": (lambda: fit((with_value(float("inf")), Y)), ValueError, ["inf", "example 3", "impute"]),
     "NaN targets": (
-        lambda: fit((X, torch.full((50, 1), float("nan"))), of=regression()), ValueError, ["nan"],
+        lambda: fit((X, torch.full((50, 1), float("nan"))), of=regression()),
+        ValueError,
+        ["nan"],
     ),
     "infinite targets": (lambda: fit((X, torch.full((50, 1), float("inf"))), of=regression()), ValueError, ["inf"]),
     "labels too large": (lambda: fit((X, Y + 5)), ValueError, ["0 to 2", "5", "renumber"]),
@@ -73,7 +75,11 @@ MISTAKES = {
     "an empty data set": (lambda: fit(ListOf([])), ValueError, ["empty"]),
     "lengths that differ": (lambda: fit((X, Y[:40])), ValueError, ["50", "40"]),
     "inputs of two lengths": (lambda: fit(((X, X[:9]), Y)), ValueError, ["(50, 2)", "(9, 2)"]),
-    "targets of another shape": (lambda: fit((X, Y.float()), of=regression()), ValueError, ["(50, 1)", "(50,)", "unsqueeze"]),
+    "targets of another shape": (
+        lambda: fit((X, Y.float()), of=regression()),
+        ValueError,
+        ["(50, 1)", "(50,)", "unsqueeze"],
+    ),
     "inputs the network cannot take": (lambda: fit((torch.ones(50, 5), Y)), Exception, ["5"]),
     "data that are no data": (lambda: fit("data.csv"), TypeError, ["str", "Dataset"]),
     "data of one tensor": (lambda: fit((X,)), TypeError, ["length 1", "batch=function"]),
@@ -84,21 +90,41 @@ MISTAKES = {
     "negative weights": (lambda: fit((X, Y, -torch.ones(50))), ValueError, ["50 finite, non-negative"]),
     "weights that are all zero": (lambda: fit((X, Y, torch.zeros(50))), ValueError, ["zero"]),
     "a network that is no module": (
-        lambda: pl.BayesianModel(lambda x: x, pl.likelihoods.Categorical()), TypeError, ["function", "torch.nn.Module"],
+        lambda: pl.BayesianModel(lambda x: x, pl.likelihoods.Categorical()),
+        TypeError,
+        ["function", "torch.nn.Module"],
     ),
     "a module given as model": (lambda: fit(of=mlp()), TypeError, ["Sequential", "pl.BayesianModel(network"]),
-    "a likelihood that is none": (lambda: pl.BayesianModel(mlp(), "categorical"), TypeError, ["categorical", "log_prob"]),
-    "a likelihood class": (lambda: fit(of=pl.BayesianModel(mlp(), pl.likelihoods.Categorical)), TypeError, ["Categorical"]),
+    "a likelihood that is none": (
+        lambda: pl.BayesianModel(mlp(), "categorical"),
+        TypeError,
+        ["categorical", "log_prob"],
+    ),
+    "a likelihood class": (
+        lambda: fit(of=pl.BayesianModel(mlp(), pl.likelihoods.Categorical)),
+        TypeError,
+        ["Categorical"],
+    ),
     "a prior that is none": (
-        lambda: pl.BayesianModel(mlp(), pl.likelihoods.Categorical(), 1.0), TypeError, ["float", "pl.priors.Normal"],
+        lambda: pl.BayesianModel(mlp(), pl.likelihoods.Categorical(), 1.0),
+        TypeError,
+        ["float", "pl.priors.Normal"],
     ),
     "a pattern that matches nothing": (lambda: model(parameters="*lora_*"), ValueError, ["*lora_*", "0.weight"]),
     "a prior pattern that matches nothing": (
-        lambda: model(prior={"head.*": pl.priors.Normal(), "*": pl.priors.Flat()}), ValueError, ["head.*", "0.weight"],
+        lambda: model(prior={"head.*": pl.priors.Normal(), "*": pl.priors.Flat()}),
+        ValueError,
+        ["head.*", "0.weight"],
     ),
-    "weights that no prior covers": (lambda: model(prior={"*.weight": pl.priors.Normal()}), ValueError, ["0.bias", '"*"']),
+    "weights that no prior covers": (
+        lambda: model(prior={"*.weight": pl.priors.Normal()}),
+        ValueError,
+        ["0.bias", '"*"'],
+    ),
     "a network without free weights": (
-        lambda: model(mlp().requires_grad_(False)), ValueError, ["requires_grad=True"],
+        lambda: model(mlp().requires_grad_(False)),
+        ValueError,
+        ["requires_grad=True"],
     ),
     "a submodule with a reserved name": (lambda: model(Named()), ValueError, ["'likelihood'", "rename"]),
     "lazy layers": (lambda: model(nn.LazyLinear(3)), ValueError, ["forward pass"]),
@@ -120,9 +146,15 @@ MISTAKES = {
     "an unknown init": (lambda: fit(init="random"), ValueError, ["'random'", "reset"]),
     "an init of another model": (lambda: fit(init={"w": torch.ones(2)}), ValueError, ["w", "0.bias"]),
     "an init of another shape": (
-        lambda: fit(init={k: torch.ones(2, 2) for k in model().start}), ValueError, ["(2, 2)", "(8, 2)"],
+        lambda: fit(init={k: torch.ones(2, 2) for k in model().start}),
+        ValueError,
+        ["(2, 2)", "(8, 2)"],
     ),
-    "a bare random parameter in several modes": (lambda: fit(of=model(Loose()), num_modes=2), ValueError, ["shift", "reset_parameters"]),
+    "a bare random parameter in several modes": (
+        lambda: fit(of=model(Loose()), num_modes=2),
+        ValueError,
+        ["shift", "reset_parameters"],
+    ),
     "an unknown device": (lambda: fit(device="cuda"), ValueError, ["cuda", "device=None"]),
     "an unknown precision": (lambda: fit(precision="int8"), ValueError, ["'int8'", "bf16"]),
     "resuming nothing": (lambda: fit(resume=True), ValueError, ["checkpoint=path"]),
@@ -134,19 +166,27 @@ MISTAKES = {
     "nothing to predict": (lambda: fit().predict(X[:0]), ValueError, ["no rows"]),
     "no samples to predict with": (lambda: fit().predict(X, num_samples=0), ValueError, ["0"]),
     "a log density with data": (
-        lambda: fit(of=pl.LogDensity(lambda p: -p["w"].square().sum(), {"w": torch.ones(1)})), ValueError, ["data=None"],
+        lambda: fit(of=pl.LogDensity(lambda p: -p["w"].square().sum(), {"w": torch.ones(1)})),
+        ValueError,
+        ["data=None"],
     ),
     "one run for fit_many": (lambda: pl.fit_many(model(), (X, Y), pl.MAP()), ValueError, ["fit"]),
     "lists of two lengths for fit_many": (
-        lambda: pl.fit_many(model(), (X, Y), [pl.MAP()] * 2, seed=[1, 2, 3]), ValueError, ["2", "3"],
+        lambda: pl.fit_many(model(), (X, Y), [pl.MAP()] * 2, seed=[1, 2, 3]),
+        ValueError,
+        ["2", "3"],
     ),
     "methods that differ in kind for fit_many": (
-        lambda: pl.fit_many(model(), (X, Y), [pl.MAP(), pl.HMC()]), ValueError, ["MAP", "HMC", "fit for each"],
+        lambda: pl.fit_many(model(), (X, Y), [pl.MAP(), pl.HMC()]),
+        ValueError,
+        ["MAP", "HMC", "fit for each"],
     ),
     "data of two sizes for fit_many": (
-        lambda: pl.fit_many(model(), [(X, Y), (X[:40], Y[:40])], pl.MAP()), ValueError, ["50", "40"],
+        lambda: pl.fit_many(model(), [(X, Y), (X[:40], Y[:40])], pl.MAP()),
+        ValueError,
+        ["50", "40"],
     ),
-}  # fmt: skip
+}
 
 
 class ListOf(torch.utils.data.Dataset):
@@ -243,7 +283,13 @@ def test_a_nan_at_step_k_names_step_k_and_keeps_the_last_good_checkpoint(tmp_pat
     healthy = model(Breaking(10**9))
     healthy.network.parameters.update(of.network.parameters)
     seen = []
-    fit(of=healthy, steps=20, checkpoint=pl.Checkpoint(path, every_steps=3), resume=True, callbacks=[lambda e: seen.append(e["step"])])
+    fit(
+        of=healthy,
+        steps=20,
+        checkpoint=pl.Checkpoint(path, every_steps=3),
+        resume=True,
+        callbacks=[lambda e: seen.append(e["step"])],
+    )
     assert seen[0] == 6
 
 

@@ -10,11 +10,11 @@ import random
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.contract_cases import assert_same_bits, blobs, fit, mlp, model
 from torch import nn
 
 import plausible as pl
 from plausible.core.files import container
-from tests.contract_cases import assert_same_bits, blobs, fit, mlp, model
 
 
 @pytest.fixture

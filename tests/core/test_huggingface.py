@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.contract_cases import assert_same_bits, seeded
 
 import plausible as pl
-from tests.contract_cases import assert_same_bits, seeded
 
 transformers = pytest.importorskip("transformers")
 

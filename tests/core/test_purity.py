@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.contract_cases import CASES, blobs, fit, model
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import plausible as pl
-from tests.contract_cases import CASES, blobs, fit, model
 
 READS = {"aten._local_scalar_dense.default", "aten.item.default", "aten.equal.default", "aten.nonzero.default"}
-MADE_FROM_NUMBERS = {"aten.scalar_tensor.default", "aten.lift_fresh.default", "aten.tensor.default", "aten.lift_fresh_copy.default"}
+MADE_FROM_NUMBERS = {
+    "aten.scalar_tensor.default",
+    "aten.lift_fresh.default",
+    "aten.tensor.default",
+    "aten.lift_fresh_copy.default",
+}
 
 
 class Watch(TorchDispatchMode):

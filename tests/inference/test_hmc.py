@@ -12,6 +12,8 @@ import plausible as pl
 from tests.oracles import anisotropic_covariance, assert_chains, effective_size, linear_regression
 
 QUIET = {"progress": False, "compile": False}
+CHAINS = {"num_modes": 192, "steps": 270, **QUIET}  # 23,000 draws after 150 steps of warm-up; chains cost little, steps much
+FEW = {"num_modes": 64, "steps": 270, **QUIET}
 
 
 def chains_of(posterior, names=None):
@@ -37,8 +39,8 @@ CORRELATED = torch.tensor([[1.0, 9.0], [9.0, 100.0]], dtype=torch.float64)  # co
 
 def test_a_correlated_normal_has_its_mean_deviations_and_correlation():
     mean = torch.tensor([2.0, -5.0], dtype=torch.float64)
-    method = pl.HMC(mass="full", warmup=300)
-    posterior = pl.fit(normal_target(mean, CORRELATED), None, method, steps=1000, num_modes=32, seed=1, **QUIET)
+    method = pl.HMC(mass="full", warmup=250)
+    posterior = pl.fit(normal_target(mean, CORRELATED), None, method, steps=400, num_modes=192, seed=1, **QUIET)
     assert_chains(chains_of(posterior), mean, CORRELATED)
 
 
@@ -56,7 +58,7 @@ def test_a_normal_of_ten_dimensions_has_its_moments(size):
     covariance = 4 * anisotropic_covariance(size, 100.0, seed=3)
     mean = torch.linspace(-2, 3, size, dtype=torch.float64)
     posterior = pl.fit(
-        normal_target(mean, covariance), None, pl.HMC(mass="full", warmup=300), steps=900, num_modes=32, seed=3, **QUIET
+        normal_target(mean, covariance), None, pl.HMC(mass="full", warmup=150), seed=3, **CHAINS
     )
     assert_chains(chains_of(posterior), mean, covariance)
 
@@ -66,7 +68,7 @@ def test_a_step_size_and_a_length_that_are_given_are_used_and_exact_too():
     mean = torch.tensor([0.5, 0.0], dtype=torch.float64)
     covariance = torch.tensor([[1.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
     method = pl.HMC(step_size=0.9, trajectory_length=1.8, mass="identity", warmup=20)
-    posterior = pl.fit(normal_target(mean, covariance), None, method, steps=1020, num_modes=32, seed=4, **QUIET)
+    posterior = pl.fit(normal_target(mean, covariance), None, method, steps=200, num_modes=192, seed=4, **QUIET)
     acceptance = torch.cat([c.statistics["acceptance"] for c in posterior.components]).mean()
     assert 0.6 < acceptance < 0.95
     assert_chains(chains_of(posterior), mean, covariance)
@@ -79,7 +81,7 @@ def test_a_positive_unknown_is_sampled_with_its_jacobian():
         return 2.0 * p["rate"].log() - 2.0 * p["rate"]
 
     density = pl.LogDensity(log_prob, {"rate": torch.tensor(1.0).double()}, support={"rate": constraints.positive})
-    posterior = pl.fit(density, None, pl.HMC(warmup=300), steps=1300, num_modes=16, seed=5, **QUIET)
+    posterior = pl.fit(density, None, pl.HMC(warmup=150), seed=5, **CHAINS)
     draws = density.constrain({"rate": chains_of(posterior)[..., 0]})["rate"].numpy()
     # Moments, the tails' shares and the log, each within four errors of its own autocorrelation.
     tests = {
@@ -122,7 +124,7 @@ def test_an_unknown_noise_scale_agrees_with_brute_force_integration():
     hyperprior = lambda s: stats.halfcauchy.logpdf(math.exp(s)) + s  # noqa: E731
     mean, covariance, scale_mean, scale_sd = grid_posterior(truth, np.linspace(-4, 4, 4001), hyperprior)
     model = truth.model(likelihood=pl.likelihoods.Normal(scale=pl.hyperpriors.HalfCauchy()))
-    posterior = pl.fit(model, truth.data(), pl.HMC(warmup=300), steps=1100, num_modes=32, seed=6, **QUIET)
+    posterior = pl.fit(model, truth.data(), pl.HMC(warmup=200), steps=450, num_modes=192, seed=6, **QUIET)
     chains = chains_of(posterior, ["weight", "bias", "likelihood.scale"]).numpy()
     sd = np.sqrt(np.diag(covariance))
     moments = [(chains[..., i], mean[i]) for i in range(2)]
@@ -131,21 +133,21 @@ def test_an_unknown_noise_scale_agrees_with_brute_force_integration():
     moments += [(chains[..., 2], scale_mean), ((chains[..., 2] - scale_mean) ** 2, scale_sd**2)]
     for values, expected in moments:
         worth = effective_size(values)
-        assert worth >= 8000
+        assert worth >= 8000, f"only {worth:.0f} effective draws"
         assert abs(values.mean() - expected) < 4 * values.std() / math.sqrt(worth)
 
 
 def test_conjugate_regression_has_its_closed_form_posterior():
     truth = linear_regression(n=15, inputs=3, noise=0.5, seed=9)
-    posterior = pl.fit(truth.model(), truth.data(), pl.HMC(mass="full", warmup=300), steps=900, num_modes=32, seed=7, **QUIET)
-    assert_chains(chains_of(posterior, ["weight", "bias"]), truth.mean, truth.covariance)
+    posterior = pl.fit(truth.model(), truth.data(), pl.HMC(mass="full", warmup=150), seed=7, **FEW)
+    assert_chains(chains_of(posterior, ["weight", "bias"]), truth.mean, truth.covariance, min_ess=2000)
 
 
 def test_a_tempered_posterior_is_as_much_wider_as_the_temperature_says():
     truth = linear_regression(n=15, inputs=1, noise=0.5, seed=9)
     model = pl.BayesianModel(torch.nn.Linear(1, 1).double(), pl.likelihoods.Normal(scale=0.5), temperature=0.5)
-    posterior = pl.fit(model, truth.data(), pl.HMC(mass="full", warmup=300), steps=800, num_modes=32, seed=7, **QUIET)
-    assert_chains(chains_of(posterior, ["weight", "bias"]), truth.mean, 0.5 * truth.covariance)
+    posterior = pl.fit(model, truth.data(), pl.HMC(mass="full", warmup=150), seed=7, **FEW)
+    assert_chains(chains_of(posterior, ["weight", "bias"]), truth.mean, 0.5 * truth.covariance, min_ess=2000)
 
 
 def test_the_posterior_of_one_half_as_prior_for_the_other_is_all_data_at_once():
@@ -154,9 +156,9 @@ def test_the_posterior_of_one_half_as_prior_for_the_other_is_all_data_at_once():
     yesterday = pl.posteriors.Full(truth.model(), truth.params(half.mean), half.covariance)
     x, y = truth.data()
     model = truth.model(prior=yesterday)
-    method = pl.HMC(mass="full", warmup=300)
-    posterior = pl.fit(model, (x[13:], y[13:]), method, steps=800, num_modes=32, seed=8, **QUIET)
-    assert_chains(chains_of(posterior, ["weight", "bias"]), truth.mean, truth.covariance)
+    method = pl.HMC(mass="full", warmup=150)
+    posterior = pl.fit(model, (x[13:], y[13:]), method, seed=8, **FEW)
+    assert_chains(chains_of(posterior, ["weight", "bias"]), truth.mean, truth.covariance, min_ess=2000)
 
 
 def test_a_loader_with_a_ragged_last_batch_counts_every_example_once():

@@ -163,7 +163,7 @@ class Loaded(Source):
 
     @contextlib.contextmanager
     def _seeded(self, epoch: int, call: int) -> Iterator[None]:
-        """What the loader draws, from the global generator or from one of its own, is a function of (seed, epoch, call)."""
+        """Whatever generator the loader draws from, what it draws is a function of (seed, epoch, call)."""
         owners = (self.loader, self.loader.sampler, getattr(self.loader.batch_sampler, "sampler", None))
         own = {id(g): g for g in (getattr(o, "generator", None) for o in owners) if isinstance(g, torch.Generator)}
         before = {i: g.get_state() for i, g in own.items()}

@@ -31,11 +31,19 @@ class Stacked(Source):
 
     def full(self) -> InternalBatch | None:
         """All data of every set."""
-        return self._stack([p.full() for p in self.parts])
+        return self._stack([_weighted(p.full()) for p in self.parts])
 
-    def _stack(self, found: list[Any]) -> InternalBatch:
-        return pytree.tree_map(lambda *tensors: torch.stack(tensors), *found)
+    def _stack(self, found: list[Any]) -> InternalBatch | None:
+        return None if found[0] is None else pytree.tree_map(lambda *tensors: torch.stack(tensors), *found)
 
     def some_inputs(self, limit: int) -> Iterator[Any]:
         """Blocks of the first set's inputs."""
         return self.parts[0].some_inputs(limit)
+
+
+def _weighted(batch: InternalBatch | None) -> InternalBatch | None:
+    """The batch with a weight for every example: `vmap` has no axis for a missing one."""
+    if batch is None or batch[2] is not None:
+        return batch
+    first = pytree.tree_leaves(batch[0])[0]
+    return InternalBatch((batch[0], batch[1], torch.ones(first.shape[0], device=first.device)))

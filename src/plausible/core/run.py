@@ -46,7 +46,7 @@ class Run:
         deterministic: bool, validation: Source | None, precision: str | None, separate: bool = False,
     ):  # fmt: skip
         self.source, self.augment, self.callbacks, self.validation = source, augment, list(callbacks), validation
-        self.seeds, self.device, self.deterministic, self.shown = seeds, device, deterministic, progress
+        self.separate, self.seeds, self.device, self.deterministic, self.shown = separate, seeds, device, deterministic, progress
         full = methods[0].full_batch
         self.steps_per_epoch = 1 if full else source.steps_per_epoch
         self.steps = _number_of_steps(epochs, steps, self.steps_per_epoch)
@@ -103,7 +103,7 @@ class Run:
                     # A log joint belongs to the point before its step: a step that went wrong shows first in the weights.
                     self._stop_if_bad(torch.tensor(step) if int(bad) < 0 and self._broken() else bad)
                     self._write(stopped=stop)
-                if interrupted():
+                if interrupted() and self.done < self.steps:
                     raise KeyboardInterrupt(self._interrupted_message())
                 if stop:
                     break
@@ -190,8 +190,13 @@ class Run:
         if not self.model.training:  # the weights were inferred with the network's own statistics, so they predict with them
             for answer in answers:
                 rows = max(max(s.indices) for s in answer.strata(2**31, 0)) + 1 if answer.finite else BANK
-                own = {k: self.model.network.buffers[k].to(self.device) for k in self.model.network.statistics}
-                answer.bank = {**(answer.bank or {}), **{k: v.expand(rows, *v.shape) for k, v in own.items()}}
+                fixed = {k: self.model.network.buffers[k].to(self.device) for k in self.model.network.statistics}
+                answer.bank = {**(answer.bank or {}), **{k: v.expand(rows, *v.shape) for k, v in fixed.items()}}
+            return
+        if self.separate:  # each is a posterior of its own, of its own data
+            for i, answer in enumerate(answers):
+                own = self.source.parts[i] if isinstance(self.source, Stacked) else self.source
+                fill(answer, list(own.some_inputs(EXAMPLES)), BANK, 0)
             return
         blocks = list(self.source.some_inputs(EXAMPLES))
         joint = Mixture(answers) if len(answers) > 1 else answers[0]
@@ -203,9 +208,9 @@ class Run:
         shapes = {k: [list(v.shape), str(v.dtype)] for k, v in self.model.start.items()}
         return {
             "method": [re.sub(r" at 0x[0-9a-f]+", "", repr(m)) for m in self.methods],  # a user's function has an address
+            "modes": self.execution.modes,
             "seeds": self.seeds,
             "steps": self.steps,
-            "modes": self.execution.modes,
             "num_data": self.source.num_data,
             "batch_size": self.source.batch_size,
             "precision": precision,
@@ -265,6 +270,11 @@ class Run:
         few = batches.place(batches.rows(inputs, slice(0, 4)), self.device)
         role = "train" if self.model.training else "eval"
         network.written, network.draws = network.side_effects(params, few, Keys(key, key[0] * 0), role)
+        if network.draws and role == "eval":
+            raise NotSupported(
+                f"this network draws random numbers in eval mode too, so its log joint is another one at every call and "
+                f"{type(self.methods[0]).__name__} has nothing to sample; is a dropout missing training=self.training?"
+            )
 
 
 def _number_of_steps(epochs: int | None, steps: int | None, steps_per_epoch: int) -> int:
