@@ -1,6 +1,6 @@
 """A network you trained yourself, with your own loop, becomes a posterior: SWAG goes on from its weights.
 
-    python examples/pretrained.py
+python examples/pretrained.py
 """
 
 import tempfile
@@ -33,13 +33,16 @@ def main() -> None:
     # can begin at once, and they stay near it if the rate is low.
     swag = pl.SWAG(start=0.2, base=pl.MAP(optimizer="sgd", learning_rate=0.02))
     posterior = pl.fit(model, data.train, swag, epochs=30)
-    assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True)), "your network is untouched"
+    assert all(torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True)), (
+        "your network is untouched"
+    )
 
     with torch.no_grad():
         point = network(data.x_test).softmax(1)
     predictive = posterior.predict(data.x_test)
     for name, probs in {"the network alone": point, "SWAG around it": predictive.probs}.items():
-        print(f"{name}: accuracy {pl.metrics.accuracy(probs, data.y_test):.3f}, NLL {pl.metrics.nll(probs, data.y_test):.3f}")
+        accuracy, nll = pl.metrics.accuracy(probs, data.y_test), pl.metrics.nll(probs, data.y_test)
+        print(f"{name}: accuracy {accuracy:.3f}, NLL {nll:.3f}")
     doubtful = predictive.epistemic.topk(3).indices.tolist()
     print(f"the networks disagree most about test images {doubtful}, whose labels are {data.y_test[doubtful].tolist()}")
 
@@ -47,7 +50,8 @@ def main() -> None:
         file = Path(folder) / "digits.plausible"
         posterior.save(file)
         again = pl.load(file, network).predict(data.x_test)
-        print(f"saved ({file.stat().st_size:,} bytes), loaded, same predictions: {torch.equal(again.probs, predictive.probs)}")
+        same = torch.equal(again.probs, predictive.probs)
+        print(f"saved ({file.stat().st_size:,} bytes), loaded, same predictions: {same}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Two moons with MultiSWAG: predictions, their quality, and a picture of what the posterior knows and does not know.
 
-    python examples/quickstart.py [folder]      writes moons.png there
+python examples/quickstart.py [folder]      writes moons.png there
 """
 
 import sys
@@ -62,7 +62,15 @@ def draw(data: pl.datasets.Dataset, posterior: pl.Posterior, file: Path) -> None
         axis.contour(ticks, ticks, square(probability), levels=[0.5], colors="black", linewidths=1.5)
         for label, marker, colour in ((0, "o", "tab:blue"), (1, "^", "tab:red")):
             inside = data.x_train[data.y_train == label]
-            axis.scatter(*inside.T.numpy(), s=10, marker=marker, c=colour, edgecolors="white", linewidths=0.4, label=data.classes[label])
+            axis.scatter(
+                *inside.T.numpy(),
+                s=10,
+                marker=marker,
+                c=colour,
+                edgecolors="white",
+                linewidths=0.4,
+                label=data.classes[label],
+            )
         axis.set(title=title, xlabel="$x_1$", aspect="equal", xlim=(-4, 4), ylim=(-4, 4))
     axes[0].set_ylabel("$x_2$")
     axes[0].legend(loc="lower left", framealpha=0.9)

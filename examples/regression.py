@@ -1,6 +1,6 @@
 """One input, one noisy output, and a gap in the data: HMC and a deep ensemble as fan charts.
 
-    python examples/regression.py [folder]      writes regression.png there
+python examples/regression.py [folder]      writes regression.png there
 """
 
 import math
@@ -41,7 +41,7 @@ def main(folder: Path) -> None:
 
     ensemble = pl.fit(model, (x, y), pl.DeepEnsemble(base=pl.MAP(learning_rate=0.03)), epochs=500)
     # A chain that starts at a good fit needs no time to find one.
-    chain = pl.fit(model, (x, y), pl.HMC(trajectory_length=0.2), steps=250, init=ensemble.components[0])
+    chain = pl.fit(model, (x, y), pl.HMC(trajectory_length=0.15, warmup=60), steps=200, init=ensemble.components[0])
     posteriors = {"deep ensemble (5 networks)": ensemble, "HMC": chain}
     grid = torch.linspace(-3.5, 3.5, 200).unsqueeze(1)
     figure, axes = plt.subplots(1, 2, figsize=(11, 4), sharex=True, sharey=True, layout="constrained")
@@ -50,7 +50,8 @@ def main(folder: Path) -> None:
         predictive = posterior.predict(grid)
         inside = predictive.epistemic[grid[:, 0].abs() < 2.2].mean().sqrt()
         outside = predictive.epistemic[grid[:, 0].abs() > 2.7].mean().sqrt()
-        print(f"{name}: noise {scale:.3f} (truly {NOISE}), epistemic deviation {inside:.2f} among the data, {outside:.2f} far away")
+        print(f"{name}: noise {scale:.3f} (truly {NOISE})")
+        print(f"  epistemic deviation {inside:.2f} among the data, {outside:.2f} far away")
         fan(axis, grid, predictive)
         axis.scatter(x.numpy(), y.numpy(), s=14, c="black", zorder=3, label="data")
         axis.plot(grid.numpy(), truth(grid).numpy(), "k--", linewidth=1, label="truth")
@@ -68,7 +69,15 @@ def fan(axis: plt.Axes, grid: torch.Tensor, predictive: pl.Predictive) -> None:
     across = grid[:, 0].numpy()
     for level in sorted(LEVELS, reverse=True):
         lower, upper = predictive.interval(level)
-        axis.fill_between(across, lower[:, 0].numpy(), upper[:, 0].numpy(), color="tab:blue", alpha=0.2, linewidth=0, label=f"{level:.0%} interval")
+        axis.fill_between(
+            across,
+            lower[:, 0].numpy(),
+            upper[:, 0].numpy(),
+            color="tab:blue",
+            alpha=0.2,
+            linewidth=0,
+            label=f"{level:.0%} interval",
+        )
     axis.plot(across, predictive.mean[:, 0].numpy(), color="tab:blue", label="mean")
 
 

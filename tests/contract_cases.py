@@ -190,5 +190,5 @@ def stop_at(step: int) -> Any:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     name, path = sys.argv[1:]
-    slowly = [lambda event: time.sleep(0.02)]  # so that a kill meets a run that is under way
+    slowly = [lambda event: time.sleep(0.05)]  # so that a kill meets a run that is under way
     fit(name, checkpoint=pl.Checkpoint(path, every_steps=1), callbacks=slowly)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:  # the public names, as editors and type checkers follow them;
     from .core.fit import fit, fit_many
     from .core.method import Method
     from .core.model import BayesianModel
-    from .core.posteriors import Posterior, mixture
+    from .core.posteriors import Posterior
+    from .core.posteriors.mixture import mixture
     from .core.predictive import Predictive
     from .inference.averaging import SWAG, MultiSWAG
     from .inference.mcmc import HMC
@@ -58,7 +59,7 @@ _HOMES = {
     "fit": "core.fit",
     "fit_many": "core.fit",
     "load": "core.files.posterior_file",
-    "mixture": "core.posteriors",
+    "mixture": "core.posteriors.mixture",
 }
 
 __all__ = [

@@ -47,13 +47,21 @@ def compare(
         list[str] | None, typer.Argument(metavar="DATA", help=f"Any of {', '.join(DATASETS)}; or all.")
     ] = None,
     methods: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Separated by commas; see `plausible methods`. HMC runs unasked only on small networks.")
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Separated by commas; see `plausible methods`. HMC runs unasked only on small networks.",
+        ),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=4, help="Passes over the data; HMC's steps keep their proportion.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help=f"The same as --epochs {QUICK_EPOCHS}: does everything work?")] = False,
+    epochs: Annotated[
+        int | None, typer.Option(min=4, help="Passes over the data; HMC's steps keep their proportion.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help=f"The same as --epochs {QUICK_EPOCHS}: does everything work?")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Every random number follows from it; the data stay the same.")] = 0,
 ) -> None:
-    """Train several methods on the same network and data, and compare what they predict (by default on moons and digits)."""
+    """Compare what several methods predict, trained on the same network and data (by default moons and digits)."""
     wanted = _chosen_data(data)
     chosen = _chosen_methods(methods)
     if quick and epochs is not None:
@@ -62,7 +70,9 @@ def compare(
     from rich.console import Console
 
     shown, told = Console(), Console(stderr=True, highlight=False)
-    told.print(f"Comparing {', '.join(chosen)} on {', '.join(wanted)}.")  # before torch is imported, which takes seconds
+    told.print(
+        f"Comparing {', '.join(chosen)} on {', '.join(wanted)}."
+    )  # before torch is imported, which takes seconds
     from .report.comparison import SETTINGS
 
     for name in wanted:
@@ -70,7 +80,9 @@ def compare(
         _compare_on(name, chosen, setting, seed, methods is not None, shown, told)
 
 
-def _compare_on(name: str, chosen: list[str], setting: Setting, seed: int, asked: bool, shown: Console, told: Console) -> None:
+def _compare_on(
+    name: str, chosen: list[str], setting: Setting, seed: int, asked: bool, shown: Console, told: Console
+) -> None:
     from .report.comparison import columns, run
     from .report.tables import MARK, comparison_table
 
@@ -78,7 +90,9 @@ def _compare_on(name: str, chosen: list[str], setting: Setting, seed: int, asked
     rows, notes = {}, []
     for number, method in enumerate(chosen, 1):
         if method == "hmc" and not setting.small and not asked:
-            notes.append(f"hmc takes long on this network, so it runs only when asked: plausible compare {name} --methods hmc")
+            notes.append(
+                f"hmc takes long on this network, so it runs only when asked: plausible compare {name} --methods hmc"
+            )
             continue
         told.print(f"{name} · {method} ({number} of {len(chosen)})")
         rows[method], posterior = run(method, data, setting, seed)
@@ -90,7 +104,11 @@ def _compare_on(name: str, chosen: list[str], setting: Setting, seed: int, asked
     shown.print()
     shown.print(comparison_table(title, rows, columns(data)))
     if len(rows) > 1:
-        share = f"; one test example is {1 / len(data.x_test):.2%} of accuracy" if data.classes else "; in the units of the data"
+        share = (
+            f"; one test example is {1 / len(data.x_test):.2%} of accuracy"
+            if data.classes
+            else "; in the units of the data"
+        )
         shown.print(f"{MARK} best of its column{share}", style="dim", highlight=False)
     for note in notes:
         shown.print(note, style="dim", highlight=False)

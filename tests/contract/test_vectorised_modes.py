@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
@@ -70,10 +71,14 @@ def test_every_kind_of_network_vectorises(kind, caplog):
 
 
 def twice(name, **settings):
-    """The same run compiled and eager."""
-    network = mlp(torch.float64)
+    """The same run compiled and eager, in double precision."""
+    method = CASES[name].method
+    if CASES[name].rejects:
+        # Dual averaging feeds the last bits back, twentyfold a step at first; a step size that is given does not.
+        method = replace(method, step_size=0.1)
+    settings = {"batch_size": 16, "progress": False, "device": "cpu", **settings}
     data = blobs(dtype=torch.float64)
-    return [fit(name, model(network), data, compile=c, **settings) for c in (True, False)]
+    return [pl.fit(model(mlp(torch.float64)), data, method, compile=c, **settings) for c in (True, False)]
 
 
 COMPILED = [("MAP", 1), ("HMC", 1)]
@@ -93,7 +98,8 @@ def test_a_compiled_run_equals_the_eager_one(name, modes, caplog):
 @pytest.mark.slow
 def test_a_compiled_run_resumes_to_the_same_bits(tmp_path):
     setting = pl.Checkpoint(tmp_path / "run.ckpt", every_steps=5)
-    fit("MAP", compile=True, checkpoint=setting, callbacks=[lambda event: event["step"] == 11])
+    with pytest.raises(Stop):
+        fit("MAP", compile=True, checkpoint=setting, callbacks=[stop_at(11)])
     resumed = fit("MAP", compile=True, checkpoint=setting, resume=True)
     assert_same_bits(resumed, fit("MAP", compile=True))
 

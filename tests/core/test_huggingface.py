@@ -67,8 +67,8 @@ def test_an_encoder_learns_what_the_first_token_says(encoder, batch):
     model = pl.BayesianModel(encoder, pl.likelihoods.Categorical(), pl.priors.Normal(scale=1.0))
     told = []
     pl.fit(
-        model, batch, pl.MAP(learning_rate=1e-2, schedule="constant"), steps=60, batch_size=24, progress=False, device="cpu",
-        callbacks=[lambda event: told.append(float(event["log_joint"]))],
+        model, batch, pl.MAP(learning_rate=1e-2, schedule="constant"), steps=60, batch_size=24, progress=False,
+        device="cpu", callbacks=[lambda event: told.append(float(event["log_joint"]))],
     )  # fmt: skip
     assert told[-1] > told[0] + 10
 

@@ -137,12 +137,14 @@ def test_an_unknown_noise_scale_agrees_with_brute_force_integration():
         assert abs(values.mean() - expected) < 4 * values.std() / math.sqrt(worth)
 
 
+@pytest.mark.slow
 def test_conjugate_regression_has_its_closed_form_posterior():
     truth = linear_regression(n=15, inputs=3, noise=0.5, seed=9)
     posterior = pl.fit(truth.model(), truth.data(), pl.HMC(mass="full", warmup=150), seed=7, **FEW)
     assert_chains(chains_of(posterior, ["weight", "bias"]), truth.mean, truth.covariance, min_ess=2000)
 
 
+@pytest.mark.slow
 def test_a_tempered_posterior_is_as_much_wider_as_the_temperature_says():
     truth = linear_regression(n=15, inputs=1, noise=0.5, seed=9)
     model = pl.BayesianModel(torch.nn.Linear(1, 1).double(), pl.likelihoods.Normal(scale=0.5), temperature=0.5)

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..weights import tree
-from ..weights.algebra import Weights, slow_vmap_is_an_error
+from ..weights.algebra import Weights, size, slow_vmap_is_an_error
 from ..weights.rng import forked
 from . import batch as batches
 from .errors import NotSupported
@@ -25,6 +25,7 @@ from .predictive import Predictive
 MEMORY = 2 * 1024**3  # bytes that a prediction may hold at a time, unless told otherwise
 CPU_CACHE = 8 * 1024**2  # bytes of activations at a time on a CPU: past the cache larger blocks only get slower
 NETWORK = 0x6E6574  # the stream of a prediction's seed for networks that draw
+DRAWING = 8  # sets of weights alive for each that is drawn: counters, words, uniforms, normals, the vector and its parts
 LIVE = 4  # tensors of the largest size alive at once in a forward pass: a residual, input, output, workspace
 
 
@@ -68,19 +69,26 @@ def _average(posterior: Posterior, x: Any, num_samples: int, seed: int, memory: 
     model: BayesianModel = posterior.model
     strata = posterior.strata(num_samples, seed)
     home = pytree.tree_leaves(x)[0].device
-    collected: list[Tensor] = []
+    total, done = sum(len(s.indices) for s in strata), 0
+    collected: Tensor | None = None
     noise: list[Weights] = []
     for i, stratum in enumerate(strata):
         # Only a network that draws in eval mode notices: the same call gives the same numbers, global generators stay.
         with forked(stratum.seed, i, NETWORK, devices=[stratum.posterior.device]):
-            outputs, own = _run(model, stratum, x, memory, total=sum(len(s.indices) for s in strata))
-        collected.append(outputs.to(home))
+            outputs, own = _run(model, stratum, x, memory, total)
+        outputs = outputs.to(home)
+        if collected is None:  # filled in place: joining parts at the end would hold everything twice
+            collected = outputs if len(strata) == 1 else outputs.new_empty(total, *outputs.shape[1:])
+        if len(strata) > 1:
+            collected[done : done + len(outputs)] = outputs
+        done += len(outputs)
         noise.append(own)
-    weights = torch.tensor([s.weight for s in strata for _ in s.indices], dtype=collected[0].dtype, device=home)
+    assert collected is not None
+    weights = torch.tensor([s.weight for s in strata for _ in s.indices], dtype=collected.dtype, device=home)
     owners = torch.tensor([i for i, s in enumerate(strata) for _ in s.indices], device=home)
     joined = {k: torch.cat([n[k] for n in noise]).to(home) for k in noise[0]}
     return Predictive(
-        torch.cat(collected) if len(collected) > 1 else collected[0],
+        collected,
         model.likelihood,
         weights=weights,
         unknowns={k.removeprefix("likelihood."): v for k, v in joined.items() if k.startswith("likelihood.")},
@@ -92,26 +100,31 @@ def _average(posterior: Posterior, x: Any, num_samples: int, seed: int, memory: 
 def _run(model: BayesianModel, stratum: Stratum, x: Any, memory: int, total: int) -> tuple[Tensor, Weights]:
     """Outputs (S, N, ...) of one stratum's draws, and their natural noise parameters."""
     device, examples, count = stratum.posterior.device, batches.length(x), len(stratum.indices)
-    # Draws are made in blocks, whether or not the network then runs for one at a time.
-    drawn = max(1, min(count, (memory // 4) // tree.num_bytes(model.start)))
-    params = stratum.posterior.draw(stratum.indices[:drawn], stratum.seed)
     few = batches.place(batches.rows(x, slice(0, 1)), device)
-    probe, peak = _measure(model, tree.unstack(params, 0), _bank(stratum, [0], 0), few)
-    held = total * examples * probe.numel() * probe.element_size()
+    probe, peak = _measure(model, tree.to(model.start, device), _bank(stratum, [0], 0), few)
+    own = 0 if count == total else count  # a part of several is copied to its place among the rest
+    held = (total + own) * examples * probe.numel() * probe.element_size()
     if held > memory:
         raise ValueError(
             f"the outputs of {total} draws for {examples} inputs take {held:,} bytes, more than the budget of {memory:,}; "
             "predict fewer inputs at a time, draw fewer samples or raise memory="
         )
+    drawn = _draws(model, stratum, peak, memory - held)
+    if drawn < 1:
+        needed = held + max(_copies(stratum) * tree.num_bytes(model.start), tree.num_bytes(model.start) + LIVE * peak)
+        raise ValueError(
+            f"the outputs, one draw of the weights and one input's activations take {needed:,} bytes, more than the "
+            f"budget of {memory:,}; predict fewer inputs at a time, draw fewer samples or raise memory="
+        )
     together = drawn if _vectorises(model, device) else 1
-    rows = _rows(device, peak * together, examples, memory - held)
+    rows = _rows(device, peak * together, examples, memory - held - drawn * tree.num_bytes(model.start))
     answer = torch.empty((count, examples, *probe.shape[1:]), dtype=probe.dtype, device=device)
     noise: list[Weights] = []
     with torch.no_grad():
         for low in range(0, count, drawn):
             high = min(low + drawn, count)
-            if low > 0:
-                params = stratum.posterior.draw(stratum.indices[low:high], stratum.seed)
+            params: Weights = {}  # the last ones go before new ones come
+            params = stratum.posterior.draw(stratum.indices[low:high], stratum.seed)
             noise.append(model.constrain({k: v for k, v in params.items() if k in model.hyperpriors}))
             for start in range(0, examples, rows):
                 inputs = batches.place(batches.rows(x, slice(start, start + rows)), device)
@@ -188,6 +201,19 @@ def _vectorises(model: BayesianModel, device: torch.device) -> bool:
         return size(model.start) <= GPU_VMAP_WEIGHTS  # a larger network fills the machine alone
     # Convolutions with a kernel per draw have no fast library call on a CPU.
     return not model.network.library_bound
+
+
+def _copies(stratum: Stratum) -> int:
+    return 2 if stratum.posterior.finite else DRAWING
+
+
+def _draws(model: BayesianModel, stratum: Stratum, peak: int, memory: int) -> int:
+    """How many draws to make (and, where they are vectorised, to run) at a time."""
+    weights, count = tree.num_bytes(model.start), len(stratum.indices)
+    while_drawing = memory // (_copies(stratum) * weights)
+    if _vectorises(model, stratum.posterior.device):
+        return min(count, while_drawing, memory // (weights + LIVE * peak))
+    return min(count, while_drawing, (memory - LIVE * peak) // weights)
 
 
 def _rows(device: torch.device, peak: int, examples: int, memory: int) -> int:

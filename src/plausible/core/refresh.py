@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from ..weights import tree
 from ..weights.algebra import Weights
@@ -46,9 +47,17 @@ def statistics_of(model: BayesianModel, params: Weights, blocks: Iterable[Any]) 
     buffers, seen = model.network.fresh_buffers(device), 0
     weights = {k: params[k] for k in model.weight_names}
     with torch.no_grad():
-        for inputs in blocks:
+        for inputs in _without_a_lone_last(list(blocks)):
             size = batches.length(inputs)
             seen += size
             model.network.set_refresh_momentum(device, size / seen)  # the running mean over all examples so far
             model.network(weights, batches.place(inputs, device), role="refresh", buffers=buffers)
     return buffers
+
+
+def _without_a_lone_last(blocks: list[Any]) -> list[Any]:
+    """A norm has no variance of one example, so how data happen to divide must not leave one over."""
+    if len(blocks) < 2 or batches.length(blocks[-1]) > 1:
+        return blocks
+    joined = pytree.tree_map(lambda a, b: torch.cat([a, b]), blocks[-2], blocks[-1])
+    return [*blocks[:-2], joined]

@@ -14,15 +14,16 @@ Task = Literal["classification", "regression"]
 class Dataset:
     """Inputs and targets for training and testing.
 
-    Inputs are float32. Targets are int64 class numbers of shape (N,), or float32 values of shape (N, 1).
+    Inputs are float32. Targets are int64 class numbers of shape (N,), or (N, H, W) where each pixel has one, or float32
+    values of shape (N, 1).
 
     Attributes:
         name: the data set's name.
         task: what kind of target it has.
         classes: the name of each class; empty for regression.
         feature_names: the name of each input column; empty for images.
-        standardised: whether input columns have mean 0 and deviation 1 over the training part.
-        input_mean: what was subtracted from each input column, if standardised.
+        standardised: whether input columns, or image channels, have mean 0 and deviation 1 over the training part.
+        input_mean: what was subtracted from each input column or channel, if standardised; it broadcasts against inputs.
         input_scale: what each input column was then divided by, if standardised.
         target_mean: what was subtracted from regression targets.
         target_scale: what they were then divided by.

@@ -5,15 +5,29 @@ A posterior file names one of these by its entry in `registry` and its `config`,
 
 from torch import nn
 
+from plausible.networks.alexnet import AlexNet
+from plausible.networks.dsn import DSN
 from plausible.networks.lenet import LeNet5
 from plausible.networks.mlp import MLP
+from plausible.networks.nin import NIN
+from plausible.networks.preresnet import PreResNet20
 from plausible.networks.resnet import ResNet18, ResNet20
+from plausible.networks.segnet import SegNet
+from plausible.networks.vgg import VGG16
+from plausible.networks.wrn import WRN16_4, WideResNet
 
 registry: dict[str, type[nn.Module]] = {
     "MLP": MLP,
     "LeNet5": LeNet5,
+    "AlexNet": AlexNet,
+    "NIN": NIN,
+    "DSN": DSN,
+    "VGG16": VGG16,
     "ResNet18": ResNet18,
     "ResNet20": ResNet20,
+    "PreResNet20": PreResNet20,
+    "WideResNet": WideResNet,
+    "SegNet": SegNet,
 }
 
 
@@ -24,4 +38,19 @@ def build(name: str, config: dict) -> nn.Module:
     return registry[name](**config)
 
 
-__all__ = ["MLP", "LeNet5", "ResNet18", "ResNet20", "build", "registry"]
+__all__ = [
+    "DSN",
+    "MLP",
+    "NIN",
+    "VGG16",
+    "WRN16_4",
+    "AlexNet",
+    "LeNet5",
+    "PreResNet20",
+    "ResNet18",
+    "ResNet20",
+    "SegNet",
+    "WideResNet",
+    "build",
+    "registry",
+]

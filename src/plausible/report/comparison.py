@@ -22,6 +22,7 @@ from ..inference.averaging import SWAG, MultiSWAG
 from ..inference.mcmc import HMC
 from ..inference.point import MAP, DeepEnsemble
 from ..weights.rng import forked
+from .tables import Column
 
 NETWORK = 0x6E6574  # the stream of a seed that initialises the network
 LEVEL = 0.9  # of the intervals whose coverage is reported
@@ -67,15 +68,6 @@ SETTINGS = {
     "breast-cancer": Setting(load=datasets.breast_cancer, hidden=(50,)),
     "wine": Setting(load=datasets.wine, hidden=(50,)),
 }
-
-
-@dataclass(frozen=True)
-class Column:
-    """A number in a table: its heading, how it is written, and whether large or small is good (None: neither)."""
-
-    heading: str
-    form: str
-    better: str | None
 
 
 CLASSIFICATION = {

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass
 
 from rich.table import Table
 
 MARK = "*"  # beside the best of a column, for terminals and files without colour
 
 
-class Heading(Protocol):
-    """How a column is headed and written, and whether "high" or "low" is good (None: neither)."""
+@dataclass(frozen=True)
+class Column:
+    """A number in a table: its heading, how it is written, and whether large or small is good (None: neither)."""
 
     heading: str
     form: str
     better: str | None
 
 
-def comparison_table(title: str, rows: Mapping[str, Mapping[str, float]], columns: Mapping[str, Heading]) -> Table:
+def comparison_table(title: str, rows: Mapping[str, Mapping[str, float]], columns: Mapping[str, Column]) -> Table:
     """One row a method; the best values of each column are marked, all of those that look the same as printed."""
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("method", no_wrap=True)
@@ -37,7 +38,7 @@ def written(value: float, form: str) -> str:
     return "–" if math.isnan(value) else format(value, form)
 
 
-def _best(rows: Mapping[str, Mapping[str, float]], key: str, column: Heading) -> str | None:
+def _best(rows: Mapping[str, Mapping[str, float]], key: str, column: Column) -> str | None:
     values = [row[key] for row in rows.values() if not math.isnan(row[key])]
     if column.better is None or len(rows) < 2 or not values:
         return None

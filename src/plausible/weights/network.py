@@ -80,7 +80,7 @@ class Network:
         ]
         self.statistics = [f"{k}.{b}" for k in self.norms for b in home.get_submodule(k)._buffers]
         self.dropouts = [
-            k for k, m in home.named_modules() if type(m) in MASKED_AXES and m.p > 0.0  # type: ignore[operator, union-attr]
+            k for k, m in home.named_modules(remove_duplicate=False) if type(m) in MASKED_AXES and m.p > 0.0  # type: ignore[operator, union-attr]
         ]
         self.library_bound = any(isinstance(m, LIBRARY_BOUND) for m in home.modules())
         self.convolves = any(isinstance(m, CONVOLUTIONS) for m in home.modules())

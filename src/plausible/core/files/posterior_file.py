@@ -64,6 +64,8 @@ def _describe(posterior: Posterior, prefix: str, tensors: dict[str, Tensor]) -> 
     if posterior.bank is not None:
         tensors.update({f"{prefix}-bank/{k}": v for k, v in tree.leaves(posterior.bank)})
         about["bank_seed"] = posterior.bank_seed
+    if posterior.notes:
+        about["notes"] = dict(posterior.notes)
     if posterior._evidence is not None:
         e = posterior._evidence
         about["evidence"] = [float(e.log_marginal_likelihood), e.kind, e.standard_error]
@@ -87,6 +89,7 @@ def _rebuild(about: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tensor
     bank = _under(tensors, f"{prefix}-bank")
     if bank:
         posterior.bank, posterior.bank_seed = bank, about["bank_seed"]
+    posterior.notes = about.get("notes", {})
     if "evidence" in about:
         value, kind, error = about["evidence"]
         posterior._evidence = Evidence(torch.tensor(value, dtype=torch.float64), kind, error)

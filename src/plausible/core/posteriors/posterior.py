@@ -44,6 +44,7 @@ class Posterior(ABC):
     finite = False  # whether draw k is a stored one, the same for every seed
     bank: Weights | None = None  # statistics of norm layers, one row per draw (draw k of seed `bank_seed`)
     bank_seed: int = 0
+    notes: Mapping[str, Any] = {}  # anything JSON can hold that belongs beside a posterior, such as a table's columns
     _evidence: Evidence | None = None
     _diagnostics: Diagnostics | None = None
 
@@ -155,6 +156,7 @@ class Posterior(ABC):
         """This posterior with another's statistics, evidence and diagnostics."""
         self.bank = None if other.bank is None else tree.to(other.bank, device)
         self.bank_seed, self._evidence, self._diagnostics = other.bank_seed, other._evidence, other._diagnostics
+        self.notes = other.notes
         return self
 
     def save(self, path: str | Path) -> None:
