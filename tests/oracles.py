@@ -1,4 +1,4 @@
-"""Answers that are known without the library: conjugate regression, normal targets, and how far chance may carry one."""
+"""Answers known without the library: conjugate regression, normal targets, and how far chance may carry an estimate."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ def anisotropic_covariance(size: int, condition: float = 400.0, seed: int = 0) -
 def assert_moments(draws: Tensor, mean: Tensor, covariance: Tensor, errors: float = 5.0) -> None:
     """Mean and every covariance of independent normal draws (K, P), each within its Monte Carlo error.
 
-    sd of a sample mean: √(Σᵢᵢ / K); of a sample covariance: √((Σᵢᵢ Σⱼⱼ + Σᵢⱼ²) / K). Five errors, since a matrix has many
-    entries. Directions of small variance count as much as others: the same is asked of the whitened draws.
+    sd of a sample mean: √(Σᵢᵢ / K); of a sample covariance: √((Σᵢᵢ Σⱼⱼ + Σᵢⱼ²) / K). Five errors, since a matrix has
+    many entries. Directions of small variance count as much as others: the same is asked of the whitened draws.
     """
     draws, mean, covariance = draws.double(), mean.double(), covariance.double()
     _assert_entries(draws - mean, covariance, errors)

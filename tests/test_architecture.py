@@ -17,16 +17,24 @@ ROWS = (
     ("curvature",),
     ("inference", "gp", "optim"),
     ("selection", "evidence"),
-    ("estimators", "report", "plots"),
-    ("cli", "experiments"),
+    ("estimators", "report", "plots", "tabular"),
+    ("cli", "cli_table", "experiments"),
 )
 HEIGHT = {layer: height for height, row in enumerate(ROWS) for layer in row}
-NEIGHBOURS = {("optim", "inference")}  # drop-in optimisers are the same update functions
+NEIGHBOURS = {
+    ("optim", "inference"),  # drop-in optimisers are the same update functions
+    ("cli", "cli_table"),  # some of its commands
+}
 SHARED_FAMILY = "point"  # every family under inference may start from a point estimate
 TOP = len(ROWS) - 1
 
 # (file under src/plausible, imported module): reason. For an import that must go against the direction.
 ALLOWED: dict[tuple[str, str], str] = {}
+
+# file under src/plausible: reason. For a way to run code from data that is fenced in.
+FENCED: dict[str, str] = {
+    "datasets/cifar_pickle.py": "CIFAR's python version is pickles; every name in them becomes a stand-in or is refused",
+}
 
 VAGUE_NAMES = {"util", "utils", "misc", "helper", "helpers", "common"}
 LONGEST_FILE = 400
@@ -149,7 +157,15 @@ def test_no_source_file_is_too_long_to_read():
 
 def test_nothing_runs_code_from_data():
     for file in python_files(SOURCE):
-        assert danger_complaints(ast.parse(file.read_text(), str(file))) == [], file
+        if file.relative_to(SOURCE).as_posix() not in FENCED:
+            assert danger_complaints(ast.parse(file.read_text(), str(file))) == [], file
+
+
+def test_every_fence_is_still_needed():
+    for place, reason in FENCED.items():
+        file = SOURCE / place
+        assert reason.strip(), f"{place}: say why"
+        assert danger_complaints(ast.parse(file.read_text(), str(file))) == ["line 7: imports pickle"]
 
 
 FORBIDDEN_IMPORTS = [

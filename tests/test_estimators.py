@@ -22,8 +22,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from torch import nn
 
 import plausible as pl
-from plausible import estimators
-from plausible.estimators import BayesianClassifier, BayesianRegressor
+from plausible.estimators import BayesianClassifier, BayesianRegressor, base
 from plausible.report import catalogue
 
 QUICK = pl.MAP(learning_rate=0.03)
@@ -53,8 +52,8 @@ def iris() -> tuple[np.ndarray, np.ndarray]:
 
 @parametrize_with_checks(
     [
-        BayesianClassifier(method=QUICK, network=tiny, epochs=25),
-        BayesianRegressor(method=QUICK, network=tiny, epochs=40),
+        BayesianClassifier(method=QUICK, epochs=25),
+        BayesianRegressor(method=QUICK, epochs=40),
     ]
 )
 def test_scikit_learns_own_check_passes(estimator, check):
@@ -183,10 +182,10 @@ def test_counts_are_not_standardised():
 
 def test_units_of_inputs_and_targets_do_not_matter():
     x, y = curve(targets=2)
-    base = BayesianRegressor(method=PAIR, network=tiny, epochs=20).fit(x, y)
+    first = BayesianRegressor(method=PAIR, network=tiny, epochs=20).fit(x, y)
     units, offsets = np.array([1e-3, 7.0, 1e4]), np.array([3.0, -40.0, 1e5])
-    other = clone(base).fit(x * units + offsets, y * 0.01 - 5)
-    mean, std = base.predict(x, return_std=True)
+    other = clone(first).fit(x * units + offsets, y * 0.01 - 5)
+    mean, std = first.predict(x, return_std=True)
     other_mean, other_std = other.predict(x * units + offsets, return_std=True)
     np.testing.assert_allclose((other_mean + 5) * 100, mean, rtol=1e-6)
     np.testing.assert_allclose(other_std * 100, std, rtol=1e-6)
@@ -280,9 +279,7 @@ def test_a_given_network_is_where_the_fit_starts_and_stays_as_it_was():
     assert all(torch.equal(before[k], v) for k, v in network.state_dict().items())
 
 
-@pytest.mark.parametrize(
-    ("likelihood", "expected"), [(None, (3, 2)), (pl.likelihoods.HeteroscedasticNormal(), (3, 4))]
-)
+@pytest.mark.parametrize(("likelihood", "expected"), [(None, (3, 2)), (pl.likelihoods.HeteroscedasticNormal(), (3, 4))])
 def test_a_network_function_is_told_how_many_outputs_the_likelihood_needs(likelihood, expected):
     asked = []
 
@@ -299,7 +296,7 @@ def test_a_long_table_is_predicted_in_parts_that_agree_with_the_whole(monkeypatc
     x, y = curve()
     fitted = BayesianRegressor(method=pl.SWAG(rank=3), network=tiny, epochs=20, num_samples=8).fit(x, y)
     whole, density = fitted.predict(x, return_std=True), fitted.log_prob(x, y)
-    monkeypatch.setattr(estimators, "NUMBERS_AT_A_TIME", 8 * 7)  # seven rows at a time
+    monkeypatch.setattr(base, "NUMBERS_AT_A_TIME", 8 * 7)  # seven rows at a time
     np.testing.assert_allclose(fitted.predict(x, return_std=True), whole, rtol=1e-12)
     np.testing.assert_allclose(fitted.log_prob(x, y), density, rtol=1e-12)
 
@@ -384,5 +381,7 @@ def test_defaults_score_as_well_as_scikit_learns_networks_on_scaled_inputs(task)
     for split in range(5):
         parts = train_test_split(x, y, random_state=split, stratify=y if classes else None)
         x_train, x_test, y_train, y_test = parts
-        gains.append(ours.fit(x_train, y_train).score(x_test, y_test) - theirs.fit(x_train, y_train).score(x_test, y_test))
+        gains.append(
+            ours.fit(x_train, y_train).score(x_test, y_test) - theirs.fit(x_train, y_train).score(x_test, y_test)
+        )
     assert np.mean(gains) >= -np.std(gains, ddof=1) / math.sqrt(5)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from . import cli_table
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -161,6 +163,10 @@ def cite(method: Annotated[str, typer.Argument(help="Such as swag, or SWAG.")]) 
         typer.echo(find(method).bibtex)  # not through rich, which would break lines
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+for command in (cli_table.fit, cli_table.predict, cli_table.show):
+    app.command()(command)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,12 @@ def test_the_unconstrained_density_integrates_to_one_and_matches_the_change_of_v
 
 def test_an_interval_has_its_jacobian_too():
     support = {"p": constraints.unit_interval}
-    density = pl.LogDensity(lambda v: torch.zeros(()).double() + 0 * v["p"], {"p": torch.tensor(0.25).double()}, support)
-    total, _ = integrate.quad(lambda u: density.log_joint({"p": torch.tensor(u, dtype=torch.float64)}).exp().item(), -40, 40)
+    density = pl.LogDensity(
+        lambda v: torch.zeros(()).double() + 0 * v["p"], {"p": torch.tensor(0.25).double()}, support
+    )
+    total, _ = integrate.quad(
+        lambda u: density.log_joint({"p": torch.tensor(u, dtype=torch.float64)}).exp().item(), -40, 40
+    )
     assert total == pytest.approx(1.0, abs=1e-7)
     assert density.start["p"].item() == pytest.approx(math.log(0.25 / 0.75))
     assert density.constrain(density.start)["p"].item() == pytest.approx(0.25)

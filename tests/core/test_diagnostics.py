@@ -11,7 +11,6 @@ import plausible as pl
 from plausible.core.diagnostics import ess, r_hat
 
 
-
 def ar1(chains, draws, phi, seed=0, shift=0.0):
     """Stationary x' = φ x + √(1 − φ²) z, whose mean is worth K (1 − φ) / (1 + φ) independent draws."""
     rng = np.random.default_rng(seed)
@@ -52,11 +51,9 @@ def basic_ess(x):
     chains, n = x.shape
     centred = x - x.mean(1, keepdims=True)
     covariance = np.array([[np.sum(c[: n - t] * c[t:]) / n for t in range(n)] for c in centred])
-    variances = covariance[:, 0] * n / (n - 1)
-    within = variances.mean()
+    within = (covariance[:, 0] * n / (n - 1)).mean()
     total = (n - 1) / n * within + (x.mean(1).var(ddof=1) if chains > 1 else 0.0)
-    correlations = covariance / covariance[:, :1]
-    rho = 1 - (within - (variances[:, None] * correlations).mean(0)) / total
+    rho = 1 - (within - (covariance * n / (n - 1)).mean(0)) / total
     rho[0] = 1.0
     tau, smallest = -1.0, math.inf
     for t in range(0, n - 1, 2):
@@ -123,7 +120,10 @@ def test_infinite_variance_does_not_disturb_ranks():
 
 def posterior_of(x, **statistics):
     model = pl.LogDensity(lambda p: -(p["a"] ** 2).sum(), {"a": torch.zeros(1)})
-    pieces = [pl.posteriors.Samples(model, {"a": torch.as_tensor(c)[:, None]}, {k: v[i] for k, v in statistics.items()}) for i, c in enumerate(x)]
+    pieces = [
+        pl.posteriors.Samples(model, {"a": torch.as_tensor(c)[:, None]}, {k: v[i] for k, v in statistics.items()})
+        for i, c in enumerate(x)
+    ]
     return pl.mixture(pieces) if len(pieces) > 1 else pieces[0]
 
 

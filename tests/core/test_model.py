@@ -5,12 +5,11 @@ import math
 import pytest
 import torch
 from scipy import integrate
+from tests.oracles import vector_of
 from torch import nn
 from torch.distributions import Normal
 
 import plausible as pl
-from plausible.core.model import InternalBatch
-from tests.oracles import linear_regression, vector_of
 
 N = 23
 
@@ -24,26 +23,6 @@ def data(n=N, seed=0):
     rng = torch.Generator().manual_seed(seed)
     x = torch.randn(n, 3, generator=rng, dtype=torch.float64)
     return x, torch.randn(n, 2, generator=rng, dtype=torch.float64)
-
-
-PRIORS = {
-    "Normal": pl.priors.Normal(scale=0.7),
-    "Laplace": pl.priors.Laplace(scale=0.5),
-    "Cauchy": pl.priors.Cauchy(scale=0.3),
-    "StudentT": pl.priors.StudentT(df=3.0, scale=0.6),
-    "ScaleMixture": pl.priors.ScaleMixture(scales=(0.1, 1.0), weights=(0.3, 0.7)),
-    "Flat": pl.priors.Flat(),
-    "fan_in": pl.priors.fan_in(pl.priors.Laplace(scale=1.2)),
-    "patterns": {"0.*": pl.priors.Laplace(), "*.bias": pl.priors.Cauchy(), "*": pl.priors.Normal(scale=2.0)},
-    "hierarchical": pl.priors.Normal(scale=pl.hyperpriors.LogNormal()),
-}
-
-
-class Scoreless:
-    """A user's own prior without a formula for its score."""
-
-    def log_prob(self, w):
-        return -0.25 * w**4
 
 
 def gradients(model, params, batch, num_data):
@@ -108,7 +87,9 @@ def test_the_loops_batches_of_weighted_examples_are_unbiased():
 
 
 def test_log_joint_is_its_formula():
-    model = pl.BayesianModel(network(), pl.likelihoods.Normal(scale=0.5), prior=pl.priors.Normal(scale=2.0), temperature=0.3)
+    model = pl.BayesianModel(
+        network(), pl.likelihoods.Normal(scale=0.5), prior=pl.priors.Normal(scale=2.0), temperature=0.3
+    )
     params, (x, y) = model.init(), data()
     net = network()
     likelihood = Normal(net(x), 0.5).log_prob(y).sum().detach()
@@ -142,7 +123,12 @@ def test_without_n_there_is_no_whole_data_scale():
 
 @pytest.mark.parametrize(
     "hyperprior",
-    [pl.hyperpriors.HalfNormal(0.7), pl.hyperpriors.HalfCauchy(), pl.hyperpriors.LogNormal(0.3, 0.8), pl.hyperpriors.InverseGamma(2.0, 1.5)],
+    [
+        pl.hyperpriors.HalfNormal(0.7),
+        pl.hyperpriors.HalfCauchy(),
+        pl.hyperpriors.LogNormal(0.3, 0.8),
+        pl.hyperpriors.InverseGamma(2.0, 1.5),
+    ],
 )
 def test_the_density_of_the_unconstrained_scale_integrates_to_one(hyperprior):
     net = nn.Linear(1, 1, bias=False).double()
@@ -178,7 +164,9 @@ def test_to_learn_a_scale_is_to_be_flat_on_its_logarithm():
 
 
 def test_a_hierarchical_prior_scale_is_one_unknown_for_all_its_weights():
-    model = pl.BayesianModel(network(), pl.likelihoods.Normal(), prior=pl.priors.Normal(scale=pl.hyperpriors.HalfNormal()))
+    model = pl.BayesianModel(
+        network(), pl.likelihoods.Normal(), prior=pl.priors.Normal(scale=pl.hyperpriors.HalfNormal())
+    )
     params = {**model.init(), "prior.scale": torch.tensor(0.3).double()}
     scale = math.exp(0.3)
     weights = sum(Normal(0.0, scale).log_prob(p).sum() for p in network().parameters()).detach()
@@ -206,7 +194,9 @@ def test_a_weight_without_a_prior_and_a_pattern_without_a_weight_are_errors():
     with pytest.raises(ValueError, match=r"0\.bias"):
         pl.BayesianModel(network(), pl.likelihoods.Normal(), prior={"*.weight": pl.priors.Normal()})
     with pytest.raises(ValueError, match="conv"):
-        pl.BayesianModel(network(), pl.likelihoods.Normal(), prior={"conv*": pl.priors.Normal(), "*": pl.priors.Normal()})
+        pl.BayesianModel(
+            network(), pl.likelihoods.Normal(), prior={"conv*": pl.priors.Normal(), "*": pl.priors.Normal()}
+        )
     with pytest.raises(ValueError, match="lora"):
         pl.BayesianModel(network(), pl.likelihoods.Normal(), parameters="*lora_*")
 
@@ -291,73 +281,13 @@ def test_what_is_no_network_likelihood_temperature_or_params_is_refused():
         model.log_prior({"0.weight": torch.zeros(4, 3)})
 
 
-# --- the slope ---
-
-
-def model_of(prior, scale=0.5, temperature=0.8):
-    return pl.BayesianModel(network(), pl.likelihoods.Normal(scale=scale), prior=prior, temperature=temperature)
-
-
-@pytest.mark.parametrize("scale", [0.5, "learn"])
-@pytest.mark.parametrize("name", [*PRIORS, "scoreless"])
-def test_the_slope_is_autograds_of_the_log_joint(name, scale):
-    model = model_of(PRIORS.get(name, Scoreless()), scale)
-    params = model.init(5)
-    value, slopes = model.slope(params, data(), num_data=40)
-    expected, truth = gradients(model, params, data(), 40)
-    torch.testing.assert_close(value, expected, rtol=1e-10, atol=1e-10)
-    for k in params:
-        torch.testing.assert_close(slopes[k], truth[k], rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("scale", [0.5, pl.hyperpriors.HalfCauchy()])
-@pytest.mark.parametrize("name", [*PRIORS, "scoreless"])
-def test_inside_vmap_every_mode_has_the_slope_of_its_lone_twin(name, scale):
-    model = model_of(PRIORS.get(name, Scoreless()), scale).bound(num_data=40.0)
-    modes = [model.init(s) for s in range(3)]
-    stacked = {k: torch.stack([m[k] for m in modes]) for k in modes[0]}
-    x, y = data()
-    batch = InternalBatch((x, y, torch.full((N,), 40 / N, dtype=torch.float64)))
-    value, slopes = torch.vmap(model.slope, in_dims=(0, None))(stacked, batch)
-    for m, params in enumerate(modes):
-        expected, truth = gradients(model, params, (x, y), 40)
-        torch.testing.assert_close(value[m], expected, rtol=1e-10, atol=1e-10)
-        for k in params:
-            torch.testing.assert_close(slopes[k][m], truth[k], rtol=1e-10, atol=1e-10)
-
-
-def test_inside_vmap_modes_may_have_batches_of_their_own_and_share_weights():
-    model = model_of(PRIORS["Normal"]).bound(num_data=40.0)
-    params = model.init(1)
-    batches = [data(seed=s) for s in range(3)]
-    weights = torch.full((3, N), 40 / N, dtype=torch.float64)
-    batch = InternalBatch((torch.stack([b[0] for b in batches]), torch.stack([b[1] for b in batches]), weights))
-    _, slopes = torch.vmap(model.slope, in_dims=(None, 0))(params, batch)
-    for m, own in enumerate(batches):
-        _, truth = gradients(model, params, own, 40)
-        for k in params:
-            torch.testing.assert_close(slopes[k][m], truth[k], rtol=1e-10, atol=1e-10)
-
-
-def test_a_posterior_as_prior_contributes_its_density_and_slope():
-    truth = linear_regression(n=10, inputs=2, seed=1)
-    half = truth.part(slice(0, 5))
-    yesterday = pl.posteriors.Full(truth.model(), truth.params(half.mean), half.covariance)
-    model = truth.model(prior=yesterday)
-    params = truth.params(torch.tensor([0.3, -0.2, 0.7], dtype=torch.float64))
-    expected = torch.distributions.MultivariateNormal(half.mean, half.covariance).log_prob(vector_of(params))
-    torch.testing.assert_close(model.log_prior(params), expected, rtol=1e-10, atol=1e-10)
-    x, y = truth.data()
-    _, slopes = model.slope(params, (x[5:], y[5:]), num_data=5)
-    by_hand = torch.linalg.solve(truth.covariance, truth.mean - vector_of(params))  # of the whole Gaussian posterior
-    torch.testing.assert_close(vector_of(slopes), by_hand, rtol=1e-9, atol=1e-9)
-
-
 # --- before any data ---
 
 
 def test_prior_draws_have_the_priors_moments():
-    model = pl.BayesianModel(nn.Linear(50, 40).double(), pl.likelihoods.Normal(), prior=pl.priors.fan_in(pl.priors.Normal(scale=2.0)))
+    model = pl.BayesianModel(
+        nn.Linear(50, 40).double(), pl.likelihoods.Normal(), prior=pl.priors.fan_in(pl.priors.Normal(scale=2.0))
+    )
     weight = model.sample_prior(50, seed=1)["weight"]
     assert weight.shape == (50, 40, 50)
     count = weight.numel()
@@ -369,7 +299,9 @@ def test_prior_draws_have_the_priors_moments():
 
 
 def test_the_prior_predictive_of_a_linear_model_has_its_variance():
-    model = pl.BayesianModel(nn.Linear(2, 1).double(), pl.likelihoods.Normal(scale=0.5), prior=pl.priors.Normal(scale=1.5))
+    model = pl.BayesianModel(
+        nn.Linear(2, 1).double(), pl.likelihoods.Normal(scale=0.5), prior=pl.priors.Normal(scale=1.5)
+    )
     x = torch.tensor([[1.0, -2.0], [0.0, 0.5]], dtype=torch.float64)
     predictive = model.prior_predictive(x, n=20_000, seed=0)
     truth = 1.5**2 * ((x**2).sum(1, keepdim=True) + 1)

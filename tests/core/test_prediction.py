@@ -6,13 +6,13 @@ import weakref
 
 import pytest
 import torch
+from tests.oracles import linear_regression, vector_of
 from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import plausible as pl
 from plausible import posteriors
-from tests.oracles import linear_regression, vector_of
 
 
 def a_model(dtype=torch.float64, likelihood=None):
@@ -136,7 +136,9 @@ def test_convolutions_predict_what_they_predict_one_by_one():
     x = torch.randn(7, 1, 6, 6, generator=torch.Generator().manual_seed(0))
     expected = by_hand(model, posterior.sample(5, seed=0), x)
     torch.testing.assert_close(posterior.predict(x, num_samples=5).outputs, expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(posterior.predict(x, num_samples=5, memory=30_000).outputs, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        posterior.predict(x, num_samples=5, memory=30_000).outputs, expected, rtol=1e-4, atol=1e-5
+    )
 
 
 def test_a_mixture_is_stratified_and_weighs_its_members():
@@ -201,7 +203,9 @@ def test_a_tolerance_draws_until_it_is_met():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_dtypes_are_kept(dtype):
     predictive = a_gaussian(a_model(dtype)).predict(inputs(5, dtype))
-    assert {predictive.outputs.dtype, predictive.mean.dtype, predictive.variance.dtype, predictive.mc_error.dtype} == {dtype}
+    assert {predictive.outputs.dtype, predictive.mean.dtype, predictive.variance.dtype, predictive.mc_error.dtype} == {
+        dtype
+    }
 
 
 def test_unknown_noise_is_each_draws_own():

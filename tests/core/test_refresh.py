@@ -4,11 +4,11 @@ import copy
 
 import pytest
 import torch
+from tests.oracles import vector_of
 from torch import nn
 
 import plausible as pl
 from plausible import posteriors
-from tests.oracles import vector_of
 
 QUIET = {"progress": False, "compile": False}
 
@@ -117,7 +117,9 @@ def test_a_fit_refreshes_what_it_returns():
     torch.testing.assert_close(swag.bank["1.running_mean"], hidden.mean(1), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("method", [pl.DeepEnsemble(members=4), pl.MultiSWAG(modes=2, base=pl.SWAG(rank=2, snapshots=4))])
+@pytest.mark.parametrize(
+    "method", [pl.DeepEnsemble(members=4), pl.MultiSWAG(modes=2, base=pl.SWAG(rank=2, snapshots=4))]
+)
 def test_every_component_of_a_mixture_has_statistics_of_its_own(method):
     model, (x, y) = a_model(), data(200)
     mixture = pl.fit(model, (x, y), method, epochs=5, batch_size=50, **QUIET)

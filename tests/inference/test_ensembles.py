@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from tests.oracles import linear_regression, vector_of
 from torch import nn
 
 import plausible as pl
-from tests.oracles import linear_regression, vector_of
 
 QUIET = {"progress": False, "compile": False}
 
@@ -18,7 +18,9 @@ def data(n=30):
 
 def model():
     torch.manual_seed(1)
-    return pl.BayesianModel(nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 2)).double(), pl.likelihoods.Categorical())
+    return pl.BayesianModel(
+        nn.Sequential(nn.Linear(2, 5), nn.Tanh(), nn.Linear(5, 2)).double(), pl.likelihoods.Categorical()
+    )
 
 
 @pytest.mark.parametrize("num_samples", [1, 2, 64])

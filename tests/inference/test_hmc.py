@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from tests.oracles import anisotropic_covariance, assert_chains, effective_size, linear_regression
 from torch.distributions import constraints
 
 import plausible as pl
-from tests.oracles import anisotropic_covariance, assert_chains, effective_size, linear_regression
 
 QUIET = {"progress": False, "compile": False}
-CHAINS = {"num_modes": 192, "steps": 270, **QUIET}  # 23,000 draws after 150 steps of warm-up; chains cost little, steps much
+CHAINS = {
+    "num_modes": 192,
+    "steps": 270,
+    **QUIET,
+}  # 23,000 draws after 150 steps of warm-up; chains cost little, steps much
 FEW = {"num_modes": 64, "steps": 270, **QUIET}
 
 
@@ -57,9 +61,7 @@ def test_every_mass_gives_the_same_law(mass):
 def test_a_normal_of_ten_dimensions_has_its_moments(size):
     covariance = 4 * anisotropic_covariance(size, 100.0, seed=3)
     mean = torch.linspace(-2, 3, size, dtype=torch.float64)
-    posterior = pl.fit(
-        normal_target(mean, covariance), None, pl.HMC(mass="full", warmup=150), seed=3, **CHAINS
-    )
+    posterior = pl.fit(normal_target(mean, covariance), None, pl.HMC(mass="full", warmup=150), seed=3, **CHAINS)
     assert_chains(chains_of(posterior), mean, covariance)
 
 
@@ -206,7 +208,14 @@ def test_a_warm_up_that_leaves_no_draw_is_refused():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"step_size": 0.0}, {"trajectory_length": -1.0}, {"mass": "sparse"}, {"warmup": -1}, {"thin": 0}, {"target_acceptance": 1.0}],
+    [
+        {"step_size": 0.0},
+        {"trajectory_length": -1.0},
+        {"mass": "sparse"},
+        {"warmup": -1},
+        {"thin": 0},
+        {"target_acceptance": 1.0},
+    ],
 )
 def test_wrong_settings_are_refused_when_they_are_given(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -5,10 +5,10 @@ import math
 
 import pytest
 import torch
+from tests.oracles import linear_regression, vector_of
 from torch import nn
 
 import plausible as pl
-from tests.oracles import linear_regression, vector_of
 
 QUIET = {"progress": False, "compile": False}
 RATES = {"sgd": 0.02, "adam": 0.05, "adamw": 0.05}
@@ -17,8 +17,8 @@ RATES = {"sgd": 0.02, "adam": 0.05, "adamw": 0.05}
 def problem():
     """Data that scatter little, so that a decaying rate averages the minibatches' noise away, and a prior that pulls.
 
-    The pull moves the mode by more than a hundred times the tolerance: a prior counted once per batch, or divided by the
-    wrong N, could not pass.
+    The pull moves the mode by more than a hundred times the tolerance: a prior counted once per batch, or divided by
+    the wrong N, could not pass.
     """
     base = linear_regression(n=34, inputs=2, noise=1.0, scatter=0.01, seed=0)
     wide = dataclasses.replace(base, prior_covariance=4 * base.prior_covariance)
@@ -102,7 +102,7 @@ def test_weights_and_repeated_examples_are_the_same_thing():
 
 
 def test_a_noise_scale_to_be_learned_is_found_with_the_weights():
-    """"learn" is flat on log σ, so the mode maximises N(y; Aw, σ²) N(w) in (w, log σ): solved here by fixed points."""
+    """ "learn" is flat on log σ, so the mode maximises N(y; Aw, σ²) N(w) in (w, log σ): solved here by fixed points."""
     truth = linear_regression(n=25, inputs=2, noise=0.4, seed=6)
     a, y, log_scale = truth.design, truth.y, 0.0
     for _ in range(500):
@@ -179,7 +179,8 @@ def test_clipping_shortens_the_step_to_the_norm():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"optimizer": "lion"}, {"learning_rate": 0.0}, {"momentum": 1.0}, {"clip_norm": -1.0}, {"schedule": "spiral"}]
+    "wrong",
+    [{"optimizer": "lion"}, {"learning_rate": 0.0}, {"momentum": 1.0}, {"clip_norm": -1.0}, {"schedule": "spiral"}],
 )
 def test_wrong_settings_are_refused_when_they_are_given(wrong):
     with pytest.raises((ValueError, pl.NotSupported), match=next(iter(wrong))):
@@ -187,6 +188,8 @@ def test_wrong_settings_are_refused_when_they_are_given(wrong):
 
 
 def test_a_hierarchical_scale_without_a_highest_point_is_refused():
-    model = pl.BayesianModel(nn.Linear(2, 1), pl.likelihoods.Normal(), prior=pl.priors.Normal(scale=pl.hyperpriors.HalfCauchy()))
+    model = pl.BayesianModel(
+        nn.Linear(2, 1), pl.likelihoods.Normal(), prior=pl.priors.Normal(scale=pl.hyperpriors.HalfCauchy())
+    )
     with pytest.raises(pl.NotSupported, match="HMC"):
         pl.fit(model, (torch.zeros(3, 2), torch.zeros(3, 1)), pl.MAP(), steps=1, progress=False)

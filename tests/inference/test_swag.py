@@ -6,11 +6,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from tests.oracles import assert_moments, vector_of
 from torch import nn
 
 import plausible as pl
 from plausible.weights.tree import num_bytes
-from tests.oracles import assert_moments, vector_of
 
 
 def two_layers(dtype=torch.float64):
@@ -57,7 +57,7 @@ def snapshot_covariance(w, scale=1.0):
 
 
 def published_covariance(w, rank, scale=1.0):
-    """Algorithm 1 of Maddox et al.: running first and second moments, and the last K deviations from the running mean."""
+    """Algorithm 1 of Maddox et al.: running moments, and the last K deviations from the running mean."""
     mean, second, columns = np.zeros(w.shape[1]), np.zeros(w.shape[1]), []
     for n, snapshot in enumerate(w):
         mean = (n * mean + snapshot) / (n + 1)
@@ -75,7 +75,9 @@ def test_with_enough_rank_the_covariance_is_the_snapshots_own(snapshots, rank, d
     assert len(w) == snapshots
     truth = snapshot_covariance(w)
     np.testing.assert_allclose(vector_of(posterior.mean).double(), w.mean(0), rtol=precision, atol=precision)
-    np.testing.assert_allclose(stated_covariance(posterior), truth, rtol=precision, atol=precision * np.abs(truth).max())
+    np.testing.assert_allclose(
+        stated_covariance(posterior), truth, rtol=precision, atol=precision * np.abs(truth).max()
+    )
 
 
 @pytest.mark.parametrize("rank", [2, 5, 13])
@@ -131,14 +133,18 @@ def test_snapshots_of_a_constant_rate_are_those_of_plain_sgd():
     """The same steps run as MAP with SWAG's own schedule pass through the same weights."""
     _, w = run(snapshots=15, rank=14, start=0.5)
     model = pl.BayesianModel(two_layers(), pl.likelihoods.Normal(scale=0.3))
-    resolved = pl.SWAG(snapshots=15, rank=14, start=0.5, base=pl.MAP(optimizer="sgd", learning_rate=0.1)).resolved(model, 60)
+    resolved = pl.SWAG(snapshots=15, rank=14, start=0.5, base=pl.MAP(optimizer="sgd", learning_rate=0.1)).resolved(
+        model, 60
+    )
     last = pl.fit(model, data(), resolved.base, steps=60, batch_size=8, progress=False, compile=False)
     np.testing.assert_allclose(w[-1], vector_of(last.mean), rtol=1e-12)
 
 
 def test_the_rate_while_snapshots_are_taken_is_the_one_given():
     model = pl.BayesianModel(two_layers(), pl.likelihoods.Normal(scale=0.3))
-    resolved = pl.SWAG(swag_learning_rate=0.01, start=0.6, base=pl.MAP(optimizer="sgd", learning_rate=0.1)).resolved(model, 100)
+    resolved = pl.SWAG(swag_learning_rate=0.01, start=0.6, base=pl.MAP(optimizer="sgd", learning_rate=0.1)).resolved(
+        model, 100
+    )
     rates = [0.1 * resolved.base.schedule(torch.tensor(p)).item() for p in (0.0, 0.29, 0.55, 0.6, 0.99)]
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.01])
 

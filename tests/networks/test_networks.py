@@ -1,5 +1,6 @@
 import inspect
 import json
+from itertools import pairwise
 
 import pytest
 import torch
@@ -7,7 +8,20 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 from plausible import networks
-from plausible.networks import MLP, LeNet5, ResNet18, ResNet20
+from plausible.networks import (
+    DSN,
+    MLP,
+    NIN,
+    VGG16,
+    WRN16_4,
+    AlexNet,
+    LeNet5,
+    PreResNet20,
+    ResNet18,
+    ResNet20,
+    SegNet,
+    WideResNet,
+)
 
 NORMS = ("batch", "group", "filter-response")
 
@@ -26,6 +40,29 @@ def images(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+ALEXNET = ((3, 64, 11), (64, 192, 5), (192, 384, 3), (384, 256, 3), (256, 256, 3))
+
+MLPCONVS = (
+    ((3, 192, 5), (192, 160, 1), (160, 96, 1))
+    + ((96, 192, 5), (192, 192, 1), (192, 192, 1))
+    + ((192, 192, 3), (192, 192, 1), (192, 10, 1))
+)
+
+
+def convolution(inputs: int, outputs: int, kernel: int) -> int:
+    return inputs * outputs * kernel**2 + outputs
+
+
+def segnet_weights(classes: int) -> int:
+    encoder = (3, 64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512)
+    decoder = (512, 512, 512, 512, 512, 512, 256, 256, 256, 128, 128, 64, 64)
+    norms = 2 * (sum(encoder[1:]) + sum(decoder[1:]))
+    chains = sum(convolution(a, b, 3) for chain in (encoder, decoder) for a, b in pairwise(chain))
+    total = chains + norms + convolution(64, classes, 3)
+    assert round(total / 1e6, 2) == 29.45
+    return total
+
+
 SMALL = {
     "mlp": (lambda seed=0: seeded(MLP, 5, (7, 6), 3, "tanh", seed=seed), (4, 5)),
     "mlp on images": (lambda seed=0: seeded(MLP, (1, 8, 8), (7,), 3, seed=seed), (4, 1, 8, 8)),
@@ -37,8 +74,18 @@ SMALL = {
         lambda seed=0: seeded(ResNet20, 3, 1, "filter-response", activation="swish", width=4, seed=seed),
         (2, 1, 8, 8),
     ),
+    "alexnet": (lambda seed=0: seeded(AlexNet, 3, 1, seed=seed), (1, 1, 32, 32)),
+    "nin": (lambda seed=0: seeded(NIN, 3, 1, seed=seed), (1, 1, 8, 8)),
+    "dsn": (lambda seed=0: seeded(DSN, 3, 1, seed=seed), (1, 1, 8, 8)),
+    "vgg16": (lambda seed=0: seeded(VGG16, 3, 1, width=4, seed=seed), (2, 1, 32, 32)),
+    "vgg16 batch": (lambda seed=0: seeded(VGG16, 3, 1, "batch", width=4, seed=seed), (2, 1, 32, 32)),
+    "preresnet20": (lambda seed=0: seeded(PreResNet20, 3, 1, width=4, seed=seed), (2, 1, 8, 8)),
+    "wideresnet": (lambda seed=0: seeded(WideResNet, 10, 1, 3, 1, seed=seed), (2, 1, 8, 8)),
+    "segnet": (lambda seed=0: seeded(SegNet, 3, 1, width=2, seed=seed), (2, 1, 11, 13)),
 }
 every_small_network = pytest.mark.parametrize(("make", "shape"), SMALL.values(), ids=SMALL)
+SAME_PARTS = ("dsn", "vgg16 batch", "wideresnet")  # as a network that is traced already
+TRACED = {name: case for name, case in SMALL.items() if name not in SAME_PARTS}
 
 
 @pytest.mark.parametrize(
@@ -53,6 +100,23 @@ every_small_network = pytest.mark.parametrize(("make", "shape"), SMALL.values(),
         (lambda: ResNet20(), 269_722 + (16 * 32 + 2 * 32) + (32 * 64 + 2 * 64)),
         (lambda: ResNet20(norm="group"), 272_474),
         (lambda: ResNet20(norm="filter-response", activation="swish"), 272_474),
+        (lambda: AlexNet(), sum(convolution(*sizes) for sizes in ALEXNET) + 2_570),
+        (lambda: NIN(), sum(convolution(*sizes) for sizes in MLPCONVS)),
+        (lambda: DSN(), sum(convolution(*sizes) for sizes in MLPCONVS)),
+        (lambda: NIN(), 966_986),
+        # VGG-16's thirteen convolutions have 14,714,688 weights whatever the head.
+        (lambda: VGG16(), 14_714_688 + 2 * (512 * 512 + 512) + 512 * 10 + 10),
+        (lambda: VGG16(norm="batch"), 15_245_130 + 2 * (2 * 64 + 2 * 128 + 3 * 256 + 6 * 512)),
+        # Norms move from after to before, at the cost of none; only the projections lose theirs.
+        (lambda: PreResNet20(), 272_474 - 2 * (32 + 64)),
+        (lambda: PreResNet20(), 272_282),
+        # Zagoruyko & Komodakis: 2.7, 11.0 (WRN-16-8), 8.9 and 36.5 million.
+        (lambda: WRN16_4(), 2_748_890),
+        (lambda: WideResNet(16, 8), 10_961_370),
+        (lambda: WideResNet(40, 4), 8_949_210),
+        (lambda: WideResNet(28, 10), 36_479_194),
+        # Badrinarayanan et al. state 29.45 million: VGG-16 twice, the last convolution of which has 11 outputs.
+        (lambda: SegNet(), segnet_weights(11)),
         # A threshold for each channel of the stem and of two activations in each of three blocks a stage.
         (lambda: ResNet20(norm="filter-response"), 272_474 + 16 + 2 * 3 * (16 + 32 + 64)),
     ],
@@ -76,6 +140,16 @@ def test_the_number_of_weights_is_the_published_one(network, published):
         (lambda: LeNet5(), (1, 28, 28), (10,)),
         (lambda: ResNet18(classes=4, channels=1), (2, 1, 16, 16), (2, 4)),
         (lambda: ResNet20(classes=4, width=8), (2, 3, 32, 32), (2, 4)),
+        (lambda: AlexNet(), (2, 3, 32, 32), (2, 10)),
+        (lambda: NIN(classes=4, channels=1), (2, 1, 32, 32), (2, 4)),
+        (lambda: NIN(), (2, 3, 15, 17), (2, 10)),
+        (lambda: DSN(), (2, 3, 32, 32), (2, 10)),
+        (lambda: VGG16(classes=4, width=8), (2, 3, 32, 32), (2, 4)),
+        (lambda: PreResNet20(classes=4), (2, 3, 32, 32), (2, 4)),
+        (lambda: WRN16_4(classes=4, channels=1), (2, 1, 16, 16), (2, 4)),
+        (lambda: SegNet(classes=4, width=4), (2, 3, 45, 60), (2, 4, 45, 60)),
+        (lambda: SegNet(width=4), (1, 3, 1, 33), (1, 11, 1, 33)),
+        (lambda: SegNet(width=4, stages=(1, 2)), (2, 3, 7, 5), (2, 11, 7, 5)),
     ],
 )
 def test_outputs_have_one_row_for_each_example(network, shape, outputs):
@@ -125,6 +199,17 @@ def test_slopes_under_vmap_equal_those_of_autograd(make, shape):
 
 
 @every_small_network
+def test_a_slope_reaches_every_weight(make, shape):
+    network = make().train()
+    x = images(4, *shape[1:])
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        network(x).square().sum().backward()
+    for name, weight in network.named_parameters():
+        assert weight.grad is not None and weight.grad.abs().max() > 0, name
+
+
+@pytest.mark.parametrize(("make", "shape"), TRACED.values(), ids=TRACED)
 def test_a_network_is_traced_into_one_graph(make, shape):
     network, x = make(), images(*shape)
     traced = torch.compile(network, fullgraph=True, backend="aot_eager")
@@ -153,7 +238,8 @@ def test_every_constructor_argument_is_in_the_configuration():
     required = {"MLP": {"inputs": 2}}
     for name, network_type in networks.registry.items():
         assert network_type.__name__ == name
-        network = network_type(**required.get(name, {}))
+        with torch.device("meta"):
+            network = network_type(**required.get(name, {}))
         assert set(network.config) == set(inspect.signature(network_type).parameters)
 
 
@@ -171,8 +257,17 @@ def test_a_zero_last_norm_leaves_only_the_shortcut_also_after_a_reset(norm):
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_no_weight_is_out_of_reach_of_a_reset(norm):
-    network = ResNet20(norm=norm, width=4)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda norm: ResNet20(norm=norm, width=4),
+        lambda norm: VGG16(norm=norm, width=4),
+        lambda norm: PreResNet20(norm=norm, width=4),
+        lambda norm: SegNet(norm=norm, width=4),
+    ],
+)
+def test_no_weight_is_out_of_reach_of_a_reset(make, norm):
+    network = make(norm)
     reached = {
         id(parameter)
         for module in network.modules()
@@ -191,6 +286,13 @@ def test_no_weight_is_out_of_reach_of_a_reset(norm):
         (lambda: LeNet5(size=8), "size must be at least 12 .* got 8; use an MLP"),
         (lambda: ResNet20(norm="layer"), "norm must be one of batch, group, filter-response, got 'layer'"),
         (lambda: ResNet18(activation="tanh"), "activation must be one of relu, swish, got 'tanh'"),
+        (lambda: AlexNet(dropout=1.0), "dropout must be at least 0 and less than 1, got 1.0"),
+        (lambda: AlexNet()(images(1, 3, 28, 28)), "images must be 32 x 32, got 28 x 28"),
+        (lambda: VGG16(width=1)(images(1, 3, 64, 64)), "images must be 32 x 32, got 64 x 64"),
+        (lambda: VGG16(norm="layer"), "norm must be one of batch, group, filter-response, got 'layer'"),
+        (lambda: WideResNet(depth=18), "depth must be 4 [+] 6 x the blocks of a stage, .* got 18"),
+        (lambda: SegNet(dropout_at="centra"), "dropout_at must be one of none, .* got 'centra'"),
+        (lambda: SegNet(stages=()), "stages must have at least one number"),
         (lambda: networks.build("os.system", {}), "network must be one of MLP, .* got 'os.system'"),
     ],
 )

@@ -9,7 +9,9 @@ from plausible.weights import algebra
 def some(seed, dtype=torch.float64, leading=()):
     rng = torch.Generator().manual_seed(seed)
     shapes = {"w": (3, 2), "b": (2,), "s": ()}
-    return {k: torch.rand(*leading, *s, generator=rng, dtype=torch.float64).to(dtype) + 0.5 for k, s in shapes.items()}
+    return {
+        k: torch.rand((*leading, *s), generator=rng, dtype=torch.float64).to(dtype) + 0.5 for k, s in shapes.items()
+    }
 
 
 def plain(function, *dicts):
@@ -54,7 +56,9 @@ def test_inside_vmap_it_is_the_same(name):
 def test_a_scale_may_be_a_tensor():
     scale = torch.tensor(0.3, dtype=torch.float64)
     assert_close(algebra.add_(some(0), some(1), scale), plain(lambda t, o: t + 0.3 * o, some(0), some(1)))
-    found = torch.vmap(lambda t, o, s: dict(algebra.add_(t, o, s)))(some(0, leading=(2,)), some(1, leading=(2,)), torch.tensor([0.1, 0.2]).double())
+    found = torch.vmap(lambda t, o, s: dict(algebra.add_(t, o, s)))(
+        some(0, leading=(2,)), some(1, leading=(2,)), torch.tensor([0.1, 0.2]).double()
+    )
     for i, s in enumerate((0.1, 0.2)):
         expected = plain(lambda t, o, s=s: t + s * o, some(0, leading=(2,)), some(1, leading=(2,)))
         torch.testing.assert_close(found["w"][i], expected["w"][i], rtol=1e-6, atol=1e-6)

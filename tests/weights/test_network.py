@@ -81,7 +81,10 @@ def test_two_layers_and_one_layer_used_twice_have_masks_of_their_own():
     assert torch.equal(again[0], a) and torch.equal(again[1], b)
 
 
-@pytest.mark.parametrize("layer, shape", [(nn.Dropout1d(0.5), (30, 8, 6)), (nn.Dropout2d(0.5), (30, 8, 3, 2)), (nn.Dropout3d(0.5), (30, 8, 2, 3, 1))])
+@pytest.mark.parametrize(
+    "layer, shape",
+    [(nn.Dropout1d(0.5), (30, 8, 6)), (nn.Dropout2d(0.5), (30, 8, 3, 2)), (nn.Dropout3d(0.5), (30, 8, 2, 3, 1))],
+)
 def test_channel_dropout_masks_whole_channels(layer, shape):
     class Wrapped(nn.Module):
         def __init__(self):
@@ -142,9 +145,13 @@ def test_each_step_of_a_fit_draws_new_masks():
     net = nn.Sequential(nn.Linear(1, 30), nn.Dropout(0.5), nn.Linear(30, 1))
     shown = []
     pl.fit(
-        pl.BayesianModel(net, pl.likelihoods.Normal()), (torch.ones(1, 1), torch.zeros(1, 1)), pl.MAP(learning_rate=1e-12),
-        steps=20, progress=False, callbacks=[lambda event: shown.append(float(event["log_joint"]))],
-    )  # fmt: skip
+        pl.BayesianModel(net, pl.likelihoods.Normal()),
+        (torch.ones(1, 1), torch.zeros(1, 1)),
+        pl.MAP(learning_rate=1e-12),
+        steps=20,
+        progress=False,
+        callbacks=[lambda event: shown.append(float(event["log_joint"]))],
+    )
     assert len({round(v, 6) for v in shown}) == 20
 
 

@@ -6,8 +6,12 @@ from hypothesis import strategies as st
 
 from plausible.weights import tree
 
-names = st.text(alphabet=st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=5) | st.sampled_from(["a/b", "%2F", "%", "a.b"])
-trees = st.dictionaries(names, st.recursive(st.integers(0, 9), lambda t: st.dictionaries(names, t, min_size=1, max_size=3), max_leaves=6), min_size=1, max_size=4)
+letters = st.characters(codec="utf-8", exclude_categories=("Cs",))
+names = st.text(alphabet=letters, min_size=1, max_size=5) | st.sampled_from(["a/b", "%2F", "%", "a.b"])
+branches = st.recursive(
+    st.integers(0, 9), lambda inner: st.dictionaries(names, inner, min_size=1, max_size=3), max_leaves=6
+)
+trees = st.dictionaries(names, branches, min_size=1, max_size=4)
 
 
 def tensors(shape):
@@ -60,4 +64,5 @@ def test_a_clone_shares_no_memory_and_a_copy_writes_into_it():
 
 
 def test_bytes_are_counted_by_dtype():
-    assert tree.num_bytes({"a": torch.zeros(3, dtype=torch.float64), "b": {"c": torch.zeros(5, dtype=torch.int8)}}) == 29
+    some = {"a": torch.zeros(3, dtype=torch.float64), "b": {"c": torch.zeros(5, dtype=torch.int8)}}
+    assert tree.num_bytes(some) == 29

@@ -39,8 +39,17 @@ def rank_normalised(chains: Tensor) -> Tensor:
     return torch.special.ndtri((ranks - 0.375) / (count + 0.25)).reshape(chains.shape)
 
 
+def _quantile(flat: Tensor, q: float) -> Tensor:
+    """Along the first axis, linear between neighbours; `torch.quantile` refuses more than 16 million numbers."""
+    place = q * (flat.shape[0] - 1)
+    low = int(place)
+    lower = flat.kthvalue(low + 1, dim=0).values
+    upper = flat.kthvalue(min(low + 2, flat.shape[0]), dim=0).values
+    return lower + (place - low) * (upper - lower)
+
+
 def _average_ties(flat: Tensor, ranks: Tensor) -> Tensor:
-    columns, column_ranks = flat.flatten(1), ranks.flatten(1).clone()
+    columns, column_ranks = flat.reshape(flat.shape[0], -1), ranks.reshape(flat.shape[0], -1).clone()
     for j in range(columns.shape[1]):
         _, inverse, counts = columns[:, j].unique(return_inverse=True, return_counts=True)
         sums = torch.zeros(counts.shape[0], dtype=torch.float64, device=flat.device).scatter_add(0, inverse, column_ranks[:, j])
@@ -58,7 +67,7 @@ def _between_within(chains: Tensor) -> Tensor:
 def r_hat(chains: Tensor) -> Tensor:
     """Rank-normalised split R-hat of draws (chains, draws, ...): the larger of the bulk's and the tails'."""
     split = split_chains(chains.double())
-    folded = (split - split.flatten(0, 1).median(0).values).abs()
+    folded = (split - _quantile(split.flatten(0, 1), 0.5)).abs()
     return torch.maximum(_between_within(rank_normalised(split)), _between_within(rank_normalised(folded)))
 
 
@@ -95,7 +104,7 @@ def ess(chains: Tensor, kind: str = "bulk") -> Tensor:
         return _ess_of(rank_normalised(split))
     if kind == "tail":
         flat = split.flatten(0, 1)
-        edges = [torch.quantile(flat, q, dim=0) for q in (0.05, 0.95)]
+        edges = [_quantile(flat, q) for q in (0.05, 0.95)]
         return torch.minimum(*[_ess_of((split <= e).double()) for e in edges])
     raise ValueError(f'kind must be "bulk", "mean" or "tail", got {kind!r}')
 

@@ -84,7 +84,7 @@ def _pictures(folder: Path, part: str, limit: int | None) -> Part:
         image, numbers = read_image(frame, "rgb"), read_image(annotation, None)
         if image.shape != first.shape or numbers.shape != first.shape[:2]:
             raise ValueError(
-                f"{frame}: all pictures must have the first one's shape {first.shape}, and labels its height and width, "
+                f"{frame}: pictures must have the shape of the first, {first.shape}, and labels its height and width, "
                 f"got {image.shape} and {numbers.shape}"
             )
         images[i], labels[i] = image.transpose(2, 0, 1), numbers

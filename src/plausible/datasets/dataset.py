@@ -23,8 +23,8 @@ class Dataset:
         classes: the name of each class; empty for regression.
         feature_names: the name of each input column; empty for images.
         standardised: whether input columns, or image channels, have mean 0 and deviation 1 over the training part.
-        input_mean: what was subtracted from each input column or channel, if standardised; it broadcasts against inputs.
-        input_scale: what each input column was then divided by, if standardised.
+        input_mean: what was subtracted from each input column or channel, if standardised.
+        input_scale: what each was then divided by, if standardised.
         target_mean: what was subtracted from regression targets.
         target_scale: what they were then divided by.
     """

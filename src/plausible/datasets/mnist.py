@@ -63,10 +63,11 @@ class _Set:
         images = folder / f"{self.name}-{part}-imgs.npz"
         if images.is_file():
             labels = self._existing(folder / f"{self.name}-{part}-labels.npz")
-            return self._checked(*read_npz(images, "arr_0"), *read_npz(labels, "arr_0"), images, limit)
+            return self._checked(read_npz(images, "arr_0")[0], read_npz(labels, "arr_0")[0], images, limit)
         both = folder / f"{self.name}.npz"
         if both.is_file():
-            return self._checked(*read_npz(both, f"x_{part}", f"y_{part}"), both, limit)
+            pixels, numbers = read_npz(both, f"x_{part}", f"y_{part}")
+            return self._checked(pixels, numbers, both, limit)
         return None
 
     def _existing(self, path: Path) -> Path:

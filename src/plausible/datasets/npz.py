@@ -10,7 +10,8 @@ import numpy as np
 def read_npz(path: Path, *names: str) -> list[np.ndarray]:
     """The named arrays of a file; a ValueError says which it has if one is missing."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here: numpy leaves a file that it cannot read open.
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise ValueError("it is no .npz file")
             missing = [name for name in names if name not in file]

@@ -1,4 +1,4 @@
-"""Tables from files: read, encoded, learnt from and predicted, with everything a prediction needs in one posterior file.
+"""Tables from files, learnt from and predicted; one posterior file holds all that a prediction needs.
 
     table = read_table("houses.csv")
     fitted = fit_table(table, target="price")

@@ -98,7 +98,9 @@ def _decoded(path: Path, encoding: str) -> str:
     try:
         return raw.decode("utf-8-sig" if encoding.lower().replace("_", "-") in ("utf-8", "utf8") else encoding)
     except LookupError:
-        raise ValueError(f"encoding must be one that Python knows, such as utf-8 or latin-1, got {encoding!r}") from None
+        raise ValueError(
+            f"encoding must be one that Python knows, such as utf-8 or latin-1, got {encoding!r}"
+        ) from None
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise ValueError(
@@ -109,7 +111,9 @@ def _decoded(path: Path, encoding: str) -> str:
 
 def _named_delimiter(given: str) -> str:
     if given not in SPELLINGS:
-        raise ValueError(f"delimiter must be auto, {', '.join(DELIMITERS.values())} or the character itself, got {given!r}")
+        raise ValueError(
+            f"delimiter must be auto, {', '.join(DELIMITERS.values())} or the character itself, got {given!r}"
+        )
     return SPELLINGS[given]
 
 
@@ -118,7 +122,11 @@ def _found_delimiter(text: str) -> str:
 
     def merit(mark: str) -> tuple[float, int]:
         try:
-            widths = [len(r) for r in itertools.islice(csv.reader(io.StringIO(text, newline=""), delimiter=mark), LOOKED_AT) if r]
+            widths = [
+                len(r)
+                for r in itertools.islice(csv.reader(io.StringIO(text, newline=""), delimiter=mark), LOOKED_AT)
+                if r
+            ]
         except csv.Error:
             return 0.0, 0
         if not widths or widths[0] < 2:
@@ -155,7 +163,9 @@ def _checked_header(name: str, record: list[str]) -> list[str]:
     names = [value.strip() or f"column {i}" for i, value in enumerate(record, 1)]
     repeated = [column for column, count in Counter(names).items() if count > 1]
     if repeated:
-        raise ValueError(f"{name}: the column name {repeated[0]!r} occurs {names.count(repeated[0])} times; rename all but one")
+        raise ValueError(
+            f"{name}: the column name {repeated[0]!r} occurs {names.count(repeated[0])} times; rename all but one"
+        )
     return names
 
 
@@ -180,7 +190,9 @@ def _read_parquet(path: Path) -> Table:
     for name, column in zip(names, frame.columns, strict=True):
         series = frame[column]
         present = series.notna()
-        columns[name] = [_as_text(value) if there else "" for value, there in zip(series.tolist(), present, strict=True)]
+        columns[name] = [
+            _as_text(value) if there else "" for value, there in zip(series.tolist(), present, strict=True)
+        ]
     return Table(path.name, columns, "Parquet")
 
 

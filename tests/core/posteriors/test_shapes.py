@@ -4,12 +4,12 @@ import math
 
 import pytest
 import torch
+from tests.oracles import anisotropic_covariance, assert_moments, vector_of
 from torch import nn
 from torch.distributions import MultivariateNormal, Normal
 
 import plausible as pl
 from plausible import posteriors
-from tests.oracles import anisotropic_covariance, assert_moments, vector_of
 
 DRAWS = 200_000
 SIZE = 11  # of the two-layer network below: 3 -> 2 -> 1 with biases
