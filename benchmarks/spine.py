@@ -94,8 +94,17 @@ def data(shape: tuple[int, ...], count: int = 4096):
 
 
 def case(name: str, base: float, mine: float, **more) -> dict:
-    row = {"case": name, "hand_written_ms": base, "plausible_ms": mine, "times_faster": base / mine, "ratio": mine / base, **more}
-    print(f"{name:44s} hand-written {base:9.3f} ms   plausible {mine:9.3f} ms   {base / mine:7.2f} x faster", flush=True)
+    row = {
+        "case": name,
+        "hand_written_ms": base,
+        "plausible_ms": mine,
+        "times_faster": base / mine,
+        "ratio": mine / base,
+        **more,
+    }
+    print(
+        f"{name:44s} hand-written {base:9.3f} ms   plausible {mine:9.3f} ms   {base / mine:7.2f} x faster", flush=True
+    )
     return row
 
 
@@ -158,7 +167,10 @@ def predict() -> list[dict]:
                     total[low : low + batch] += plain(x[low : low + batch]).softmax(-1)
 
     repeats = 5 if DEVICE.type == "cuda" else 1
-    by_batch = {b: timed(lambda b=b: loop(b), repeats, warm_up=1 if DEVICE.type == "cuda" else 0) for b in (128, 512, 2048, 10_000)}
+    by_batch = {
+        b: timed(lambda b=b: loop(b), repeats, warm_up=1 if DEVICE.type == "cuda" else 0)
+        for b in (128, 512, 2048, 10_000)
+    }
     mine = timed(lambda: posterior.predict(x, num_samples=64).mean, repeats, warm_up=1)
     best = min(by_batch, key=by_batch.__getitem__)
     return [
@@ -176,8 +188,18 @@ def main() -> None:
     parser.add_argument("--out")
     options = parser.parse_args()
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    name = torch.cuda.get_device_name() if DEVICE.type == "cuda" else f"{platform.machine()}, {torch.get_num_threads()} threads"
-    result = {"command": f"python benchmarks/spine.py --only {options.only}", "commit": commit, "device": name, "torch": torch.__version__, "rows": []}
+    name = (
+        torch.cuda.get_device_name()
+        if DEVICE.type == "cuda"
+        else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    )
+    result = {
+        "command": f"python benchmarks/spine.py --only {options.only}",
+        "commit": commit,
+        "device": name,
+        "torch": torch.__version__,
+        "rows": [],
+    }
     for chosen in options.only.split(","):
         result["rows"] += CASES[chosen]()
         if options.out:

@@ -33,7 +33,7 @@ ALLOWED: dict[tuple[str, str], str] = {}
 
 # file under src/plausible: reason. For a way to run code from data that is fenced in.
 FENCED: dict[str, str] = {
-    "datasets/cifar_pickle.py": "CIFAR's python version is pickles; every name in them becomes a stand-in or is refused",
+    "datasets/cifar_pickle.py": "CIFAR's python version is pickles; each name in them becomes a stand-in or is refused",
 }
 
 VAGUE_NAMES = {"util", "utils", "misc", "helper", "helpers", "common"}

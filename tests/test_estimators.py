@@ -183,7 +183,7 @@ def test_counts_are_not_standardised():
 def test_units_of_inputs_and_targets_do_not_matter():
     x, y = curve(targets=2)
     first = BayesianRegressor(method=PAIR, network=tiny, epochs=20).fit(x, y)
-    units, offsets = np.array([1e-3, 7.0, 1e4]), np.array([3.0, -40.0, 1e5])
+    units, offsets = np.array([1e-15, 7.0, 1e4]), np.array([0.0, -40.0, 1e5])
     other = clone(first).fit(x * units + offsets, y * 0.01 - 5)
     mean, std = first.predict(x, return_std=True)
     other_mean, other_std = other.predict(x * units + offsets, return_std=True)

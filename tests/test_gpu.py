@@ -28,7 +28,9 @@ def equal(a, b):
     return all(torch.equal(a[k], b[k]) for k in a)
 
 
-@pytest.mark.parametrize("method", [pl.MAP(), pl.MAP(optimizer="sgd", learning_rate=0.01), pl.SWAG(rank=3, snapshots=5)])
+@pytest.mark.parametrize(
+    "method", [pl.MAP(), pl.MAP(optimizer="sgd", learning_rate=0.01), pl.SWAG(rank=3, snapshots=5)]
+)
 @pytest.mark.parametrize("modes", [1, 3])
 def test_a_captured_run_agrees_with_an_eager_one(method, modes, monkeypatch):
     from plausible.core import execution
@@ -90,12 +92,20 @@ def test_mixed_precision_learns(precision):
 def test_batch_norm_dropout_and_augmentation_run_captured(caplog):
     torch.manual_seed(0)
     network = nn.Sequential(
-        nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.2), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128, 2)
+        nn.Conv2d(1, 8, 3),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.Dropout(0.2),
+        nn.AdaptiveAvgPool2d(4),
+        nn.Flatten(),
+        nn.Linear(128, 2),
     )
     x, y = problem(1000)
     before = torch.cuda.get_rng_state()
     flip = lambda t: torch.where(torch.rand(t.shape[0], 1, 1, 1, device=t.device) < 0.5, t.flip(-1), t)  # noqa: E731
-    posterior = pl.fit(model(network), (x, y), pl.SWAG(rank=3, snapshots=5), steps=100, num_modes=2, augment=flip, progress=False)
+    posterior = pl.fit(
+        model(network), (x, y), pl.SWAG(rank=3, snapshots=5), steps=100, num_modes=2, augment=flip, progress=False
+    )
     assert torch.equal(before, torch.cuda.get_rng_state())
     assert not caplog.records, [r.getMessage() for r in caplog.records]
     assert torch.isfinite(posterior.predict(x[:20]).probs).all()

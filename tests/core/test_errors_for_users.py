@@ -303,3 +303,13 @@ def test_every_public_method_refuses_nan_data_before_the_first_step():
     for case in CASES.values():
         with pytest.raises(ValueError, match="nan in example 3"):
             fit((with_value(float("nan")), Y), method=case.method, steps=case.steps)
+
+
+def test_inputs_of_the_wrong_width_are_named_in_one_line():
+    model = pl.BayesianModel(torch.nn.Linear(3, 1), likelihood=pl.likelihoods.Normal())
+    with pytest.raises(ValueError, match=r"cannot take these inputs, of shape \(8, 4\)") as caught:
+        pl.fit(model, (torch.zeros(8, 4), torch.zeros(8, 1)), pl.MAP(), steps=1, progress=False)
+    assert "\n" not in str(caught.value)
+    posterior = pl.fit(model, (torch.zeros(8, 3), torch.zeros(8, 1)), pl.MAP(), steps=1, progress=False)
+    with pytest.raises(ValueError, match="cannot take these inputs"):
+        posterior.predict(torch.zeros(8, 5))

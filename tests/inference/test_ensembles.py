@@ -54,7 +54,7 @@ def test_vectorised_members_equal_looped_ones():
 def test_on_a_convex_problem_all_members_find_the_one_mode():
     truth = linear_regression(n=20, inputs=2, seed=3)
     method = pl.DeepEnsemble(members=4, base=pl.MAP(learning_rate=0.05))
-    ensemble = pl.fit(truth.model(), truth.data(), method, steps=2000, batch_size=20, **QUIET)
+    ensemble = pl.fit(truth.model(), truth.data(), method, steps=1000, batch_size=20, **QUIET)
     for member in ensemble.components:
         assert (vector_of(member.mean) - truth.mean).abs().max() < 1e-4
 

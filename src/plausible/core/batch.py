@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,9 @@ def as_tensors(data: Any, dtype: torch.dtype | None = None) -> Any:
             return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
         if isinstance(value, int | float):
             return torch.as_tensor(value)
-        raise TypeError(f"data must be tensors or numpy arrays, got {type(value).__name__}; convert it with torch.as_tensor")
+        raise TypeError(
+            f"data must be tensors or numpy arrays, got {type(value).__name__}; convert it with torch.as_tensor"
+        )
 
     if hasattr(data, "keys") and not isinstance(data, dict):  # e.g. Hugging Face's BatchEncoding
         data = {k: data[k] for k in data.keys()}  # noqa: SIM118
@@ -46,7 +49,11 @@ def split(batch: Any, rule: Callable[[Any], Any] | None = None) -> tuple[Inputs,
             )
         batch = ({k: batch[k] for k in batch.keys() if k != "labels"}, batch["labels"])  # noqa: SIM118
     if not isinstance(batch, tuple | list) or len(batch) not in (2, 3):
-        kind = f"{type(batch).__name__} of length {len(batch)}" if isinstance(batch, tuple | list) else type(batch).__name__
+        kind = (
+            f"{type(batch).__name__} of length {len(batch)}"
+            if isinstance(batch, tuple | list)
+            else type(batch).__name__
+        )
         raise TypeError(
             f"a batch is (inputs, targets) or (inputs, targets, weights), got {kind}; "
             "give BayesianModel(..., batch=function) for anything else"
@@ -80,14 +87,34 @@ def check_dtype(inputs: Inputs, dtype: torch.dtype) -> None:
     """Raise if floating-point inputs have another precision than the network."""
     for t in pytree.tree_leaves(inputs):
         if t.is_floating_point() and t.dtype != dtype:
-            raise ValueError(f"inputs are {t.dtype} but the network's weights are {dtype}; convert one, as in x.to({dtype})")
+            raise ValueError(
+                f"inputs are {t.dtype} but the network's weights are {dtype}; convert one, as in x.to({dtype})"
+            )
 
 
 def check_finite(tree: Any, what: str) -> None:
     """Raise if a floating-point tensor of the data holds NaN or infinity."""
     for path, t in pytree.tree_leaves_with_path(tree):
         if t.is_floating_point() and not bool(torch.isfinite(t).all()):
-            bad = int((~torch.isfinite(t)).flatten(1).any(1).nonzero()[0]) if t.dim() > 1 else int((~torch.isfinite(t)).nonzero()[0])
+            bad = (
+                int((~torch.isfinite(t)).flatten(1).any(1).nonzero()[0])
+                if t.dim() > 1
+                else int((~torch.isfinite(t)).nonzero()[0])
+            )
             value = t[bad].flatten()[~torch.isfinite(t[bad].flatten())][0].item()
             name = what + pytree.keystr(path)
             raise ValueError(f"{name} must be finite, got {value} in example {bad}; remove or impute it")
+
+
+@contextmanager
+def shapes_named(inputs: Inputs) -> Iterator[None]:
+    """Turn a network's complaint about its inputs into one line that names their shapes."""
+    try:
+        yield
+    except (RuntimeError, IndexError) as error:
+        shapes = ", ".join(str(tuple(t.shape)) for t in pytree.tree_leaves(inputs))
+        reason = str(error).strip().splitlines()
+        raise ValueError(
+            f"the network cannot take these inputs, of shape {shapes}: {reason[0] if reason else type(error).__name__}; "
+            "reshape them as its forward expects"
+        ) from error

@@ -60,9 +60,14 @@ class Captured:
         self.state, self.shown = state, shown
         graph.replay()
         off = (shown["log_joint"] - told["log_joint"]).abs().max() / (1 + told["log_joint"].abs().max())
-        gap = max(float((a - b).abs().max()) for (_, a), (_, b) in zip(tree.leaves(state["params"]), tree.leaves(expected["params"]), strict=True))
+        gap = max(
+            float((a - b).abs().max())
+            for (_, a), (_, b) in zip(tree.leaves(state["params"]), tree.leaves(expected["params"]), strict=True)
+        )
         size = max(float(b.abs().max()) for _, b in tree.leaves(expected["params"]))
         tree.copy_into(state, before)
         if float(off) > 1e-3 or gap > 1e-2 * (size + 1e-6):
-            raise RuntimeError(f"the captured step differs from an eager one by {gap:.2g} (log joint by {float(off):.2g})")
+            raise RuntimeError(
+                f"the captured step differs from an eager one by {gap:.2g} (log joint by {float(off):.2g})"
+            )
         self.graph = graph

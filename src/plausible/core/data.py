@@ -66,7 +66,16 @@ class Nothing(Source):
 class Resident(Source):
     """Tensors that stay on the device and are indexed there; on the host if they would fill half of a GPU."""
 
-    def __init__(self, inputs: Any, targets: Any, weights: Tensor | None, batch_size: int, seed: int, device: torch.device, num_data: float | None):
+    def __init__(
+        self,
+        inputs: Any,
+        targets: Any,
+        weights: Tensor | None,
+        batch_size: int,
+        seed: int,
+        device: torch.device,
+        num_data: float | None,
+    ):
         self.home = device if _fits(device, (inputs, targets)) else torch.device("cpu")
         self.inputs, self.targets = batches.place((inputs, targets), self.home)
         self.weights = None if weights is None else weights.to(device)
@@ -80,7 +89,9 @@ class Resident(Source):
         self._ragged = self._scaled(self.size - (self.steps_per_epoch - 1) * self.batch_size)
 
     def _scaled(self, real: int) -> Tensor:
-        dtype = torch.float64 if any(t.dtype == torch.float64 for t in pytree.tree_leaves(self.inputs)) else torch.float32
+        dtype = (
+            torch.float64 if any(t.dtype == torch.float64 for t in pytree.tree_leaves(self.inputs)) else torch.float32
+        )
         weights = torch.zeros(self.batch_size, dtype=dtype)
         weights[:real] = self.num_data / real
         return weights.to(self.device)
@@ -99,7 +110,7 @@ class Resident(Source):
         """The batch of a step."""
         chosen, scale = self.indices(step)
         if self.weights is not None:
-            # Not rescaled to sum to N within the batch: a batch of heavy examples must count for more than one of light ones.
+            # Not rescaled to N within a batch: a batch of heavy examples counts for more than one of light ones.
             scale = scale * self.weights[chosen] / self.weights.mean()
         found = batches.rows((self.inputs, self.targets), chosen.to(self.home))
         return InternalBatch((*(found if self.home == self.device else batches.place(found, self.device)), scale))
@@ -108,7 +119,11 @@ class Resident(Source):
         """All data as one batch."""
         weights = self.weights
         if weights is None:
-            weights = None if self.num_data == self.size else torch.full_like(self._even[:1], self.num_data / self.size).expand(self.size)
+            weights = (
+                None
+                if self.num_data == self.size
+                else torch.full_like(self._even[:1], self.num_data / self.size).expand(self.size)
+            )
         else:
             weights = weights * (self.num_data / weights.sum())
         return InternalBatch((*batches.place((self.inputs, self.targets), self.device), weights))
@@ -130,7 +145,9 @@ def _fits(device: torch.device, data: Any) -> bool:
 class Loaded(Source):
     """Batches that a `DataLoader` makes, or that are collated from a `Dataset`, moved to the device one by one."""
 
-    def __init__(self, model: BayesianModel, loader: DataLoader, seed: int, device: torch.device, num_data: float | None):
+    def __init__(
+        self, model: BayesianModel, loader: DataLoader, seed: int, device: torch.device, num_data: float | None
+    ):
         self.model, self.loader, self.seed, self.device = model, loader, seed, device
         sized = not isinstance(loader.dataset, IterableDataset)
         if num_data is None and not sized:
@@ -159,7 +176,7 @@ class Loaded(Source):
     def _set_epoch(self, epoch: int) -> None:
         for owner in (self.loader.sampler, self.loader.batch_sampler):
             if hasattr(owner, "set_epoch"):
-                owner.set_epoch(epoch)
+                owner.set_epoch(epoch)  # type: ignore[union-attr]
 
     @contextlib.contextmanager
     def _seeded(self, epoch: int, call: int) -> Iterator[None]:
@@ -196,7 +213,9 @@ class Loaded(Source):
             check_targets(self.model, inputs, targets, self.device)
         size = batches.length(inputs)
         if weights is not None and not self._given:
-            raise ValueError("batches have weights, and N counts weights; give fit(..., num_data=their sum over the data)")
+            raise ValueError(
+                "batches have weights, and N counts weights; give fit(..., num_data=their sum over the data)"
+            )
         self._weighted = weights is not None
         own = torch.ones(size, dtype=self.model.dtype) if weights is None else batches.as_tensors(weights)
         return inputs, targets, own.to(self.model.dtype)
@@ -276,8 +295,10 @@ def make_source(
     return _resident(model, data, batch_size, seed, device, num_data)
 
 
-def _resident(model: BayesianModel, data: Any, batch_size: int, seed: int, device: torch.device, num_data: float | None) -> Resident:
-    if isinstance(data, Mapping) or isinstance(data, tuple | list) or model.batch_rule or hasattr(data, "keys"):
+def _resident(
+    model: BayesianModel, data: Any, batch_size: int, seed: int, device: torch.device, num_data: float | None
+) -> Resident:
+    if isinstance(data, Mapping | tuple | list) or model.batch_rule or hasattr(data, "keys"):
         inputs, targets, weights = batches.split(data, model.batch_rule)
     else:
         raise TypeError(f"data must be (x, y), a Dataset or a DataLoader, got {type(data).__name__}")
@@ -303,8 +324,10 @@ def check_targets(model: BayesianModel, inputs: Any, targets: Any, device: torch
     """Run two examples through the network and let the likelihood judge all targets against their outputs."""
     check = getattr(model.likelihood, "check", None)
     params = {k: v.to(device) for k, v in model.start.items()}
-    with torch.no_grad(), forked(0x636865636B, devices=[device]):  # a network that draws leaves no trace
-        out = model.bound(training=False).outputs(params, batches.place(batches.rows(inputs, slice(0, 2)), device))
+    few = batches.place(batches.rows(inputs, slice(0, 2)), device)
+    # A network that draws leaves no trace.
+    with torch.no_grad(), forked(0x636865636B, devices=[device]), batches.shapes_named(inputs):
+        out = model.bound(training=False).outputs(params, few)
     size = batches.length(inputs)
     if out.dim() == 0 or out.shape[0] != min(2, size):
         raise ValueError(f"the network must keep the examples' axis first, got outputs of shape {tuple(out.shape)}")
@@ -315,5 +338,7 @@ def check_targets(model: BayesianModel, inputs: Any, targets: Any, device: torch
 def _batch_sampler_size(loader: DataLoader) -> int:
     size = getattr(loader.batch_sampler, "batch_size", None)
     if size is None:
-        raise ValueError("the DataLoader has batch_size=None; let it make batches, or give a Dataset and fit(batch_size=...)")
+        raise ValueError(
+            "the DataLoader has batch_size=None; let it make batches, or give a Dataset and fit(batch_size=...)"
+        )
     return size

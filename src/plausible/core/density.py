@@ -42,11 +42,16 @@ class LogDensity(Target):
             raise ValueError(f"support names {strange}, which init does not have; it has {sorted(init)}")
         self.log_prob = log_prob
         self._transforms = {k: biject_to(c) for k, c in (support or {}).items()}
-        natural = {k: v if v.is_floating_point() else v.to(torch.get_default_dtype()) for k, v in as_tensors(dict(init)).items()}
+        natural = {
+            k: v if v.is_floating_point() else v.to(torch.get_default_dtype())
+            for k, v in as_tensors(dict(init)).items()
+        }
         for k, c in (support or {}).items():
             if not bool(c.check(natural[k]).all()):
                 raise ValueError(f"init[{k!r}] must lie in its support {c}, got {natural[k]}")
-        self._start = {k: (self._transforms[k].inv(v) if k in self._transforms else v).detach() for k, v in natural.items()}
+        self._start = {
+            k: (self._transforms[k].inv(v) if k in self._transforms else v).detach() for k, v in natural.items()
+        }
         self.num_data = 1.0
 
     @property
@@ -59,9 +64,7 @@ class LogDensity(Target):
         if seed is None:
             return {k: v.clone() for k, v in self._start.items()}
         rng = torch.Generator().manual_seed(seed)
-        return {
-            k: v + torch.randn(v.shape, generator=rng, dtype=v.dtype).to(v.device) for k, v in self._start.items()
-        }
+        return {k: v + torch.randn(v.shape, generator=rng, dtype=v.dtype).to(v.device) for k, v in self._start.items()}
 
     def random_valued(self, names: list[str] | None = None) -> list[str]:
         """Nothing here is out of reach of `init`."""

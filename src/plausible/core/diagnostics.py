@@ -1,4 +1,4 @@
-"""Do the chains agree, and how many independent draws are they worth? (Vehtari et al., 2021)"""
+"""Whether chains agree, and how many independent draws they are worth (Vehtari et al., 2021)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def _average_ties(flat: Tensor, ranks: Tensor) -> Tensor:
     columns, column_ranks = flat.reshape(flat.shape[0], -1), ranks.reshape(flat.shape[0], -1).clone()
     for j in range(columns.shape[1]):
         _, inverse, counts = columns[:, j].unique(return_inverse=True, return_counts=True)
-        sums = torch.zeros(counts.shape[0], dtype=torch.float64, device=flat.device).scatter_add(0, inverse, column_ranks[:, j])
+        sums = torch.zeros(counts.shape[0], dtype=torch.float64, device=flat.device).scatter_add(
+            0, inverse, column_ranks[:, j]
+        )
         column_ranks[:, j] = (sums / counts)[inverse]
     return column_ranks.reshape(ranks.shape)
 
@@ -116,9 +118,9 @@ def of_chains(chains: Sequence[Any]) -> Diagnostics:
         return Diagnostics(messages=(f"{length} draws a chain are too few to judge; keep at least 8",), ok=False)
     table: dict[str, dict[str, float]] = {}
     quantities = {k: torch.stack([c.draws[k][:length].reshape(length, -1) for c in chains]) for k in chains[0].draws}
-    for k, v in chains[0].statistics.items():
-        if k == "log_joint":
-            quantities[k] = torch.stack([c.statistics[k][:length].reshape(length, 1) for c in chains])
+    if "log_joint" in chains[0].statistics:
+        noted = [c.statistics["log_joint"][:length].reshape(length, 1) for c in chains]
+        quantities["log_joint"] = torch.stack(noted)
     stride = max(1, sum(q.shape[-1] for q in quantities.values()) // MOST_SCALARS)
     for k, q in quantities.items():
         q = q[..., ::stride]
@@ -136,10 +138,16 @@ def _verdict(chains: Sequence[Any], table: dict[str, dict[str, float]], length: 
         messages.append("the chains have not mixed (R-hat should be below 1.01): run longer, or warm up longer")
     if fewest < 100 * len(chains):
         messages.append(f"few independent draws ({fewest:.0f}, where 100 a chain are advised): run longer")
-    for k, v in ((k, torch.cat([c.statistics[k] for c in chains])) for k in ("divergent", "acceptance") if k in chains[0].statistics):
+    for k, v in (
+        (k, torch.cat([c.statistics[k] for c in chains]))
+        for k in ("divergent", "acceptance")
+        if k in chains[0].statistics
+    ):
         if k == "divergent" and bool(v.any()):
             ok = False
-            messages.append(f"{int(v.sum())} transitions diverged: use a smaller step_size or a higher target_acceptance")
+            messages.append(
+                f"{int(v.sum())} transitions diverged: use a smaller step_size or a higher target_acceptance"
+            )
         if k == "acceptance":
             messages.append(f"mean acceptance {float(v.mean()):.2f}")
     return Diagnostics(messages=tuple(messages), table=table, ok=ok)

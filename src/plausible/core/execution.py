@@ -21,9 +21,10 @@ from ..weights.algebra import Weights, size, slow_vmap_is_an_error
 from ..weights.rng import Keys, forked
 from ..weights.tree import Tree
 from .capture import Captured
-from .method import Method
+from .method import Method, Trajectory
 from .model import BayesianModel
 from .target import Batch, Target
+from .walk import Walker
 
 log = logging.getLogger("plausible")
 
@@ -44,7 +45,13 @@ class Plan:
 
 
 def make_plan(
-    model: Target, method: Method, modes: int, steps: int, device: torch.device, compile: bool | None, vectorise: bool | None
+    model: Target,
+    method: Method,
+    modes: int,
+    steps: int,
+    device: torch.device,
+    compile: bool | None,
+    vectorise: bool | None,
 ) -> Plan:
     """The fixed rule."""
     network = model.network if isinstance(model, BayesianModel) else None
@@ -53,19 +60,35 @@ def make_plan(
     if impure and vectorise and modes > 1:
         log.warning("modes run one after another, since this network writes buffers or draws from the global generator")
     if vectorise is None:
-        small = size(model.start) <= GPU_VMAP_WEIGHTS if device.type == "cuda" else modes >= VMAP_FROM and not bound_by_library
+        small = (
+            size(model.start) <= GPU_VMAP_WEIGHTS
+            if device.type == "cuda"
+            else modes >= VMAP_FROM and not bound_by_library
+        )
         vectorise = modes > 1 and small and not impure
     if compile is None:
         work = steps * method.slopes_per_step * max(1, modes // VMAP_FROM if vectorise else 1)
         compile = device.type == "cpu" and not bound_by_library and not impure and work >= COMPILE_FROM
-    captured = device.type == "cuda" and not impure and method.straight and steps >= CAPTURE_FROM and not compile
-    return Plan(vectorised=bool(vectorise and modes > 1 and not impure), compiled=bool(compile and not impure), captured=captured)
+    captured = device.type == "cuda" and not impure and steps >= CAPTURE_FROM and not compile
+    return Plan(
+        vectorised=bool(vectorise and modes > 1 and not impure),
+        compiled=bool(compile and not impure),
+        captured=captured,
+    )
 
 
 class Execution:
     """The states of all modes and the machinery that moves them on."""
 
-    def __init__(self, model: Target, methods: Sequence[Method], params: Sequence[Weights], keys: Tensor, plan: Plan, seeds: Sequence[int]):
+    def __init__(
+        self,
+        model: Target,
+        methods: Sequence[Method],
+        params: Sequence[Weights],
+        keys: Tensor,
+        plan: Plan,
+        seeds: Sequence[int],
+    ):
         self.model, self.plan, self.keys, self.seeds = model, plan, keys, list(seeds)
         self.modes, self.device = len(params), keys.device
         self.method = methods[0]
@@ -88,6 +111,10 @@ class Execution:
         """The buffers that a mode's own passes wrote, where a network writes any."""
         return self.buffers[0 if self.plan.vectorised else mode]
 
+    def with_numbers(self, numbers: dict[str, Any]) -> Method:
+        """The method with some of its numbers replaced by those of a mode."""
+        return _with_numbers(self.method, numbers)
+
     def _method(self, mode: int) -> Method:
         return _with_numbers(self.method, {k: v[mode] for k, v in self.numbers.items()})
 
@@ -102,17 +129,30 @@ class Execution:
 
     # --- a step ---
 
-    def one(self, state: Tree, key: Tensor, step: Tensor, numbers: dict[str, Tensor], batch: Batch, inline: bool = False) -> Any:
+    def one(
+        self, state: Tree, key: Tensor, step: Tensor, numbers: dict[str, Tensor], batch: Batch, inline: bool = False
+    ) -> Any:
         """The step of one mode."""
         fields = {"rng": Keys(key, step, call=DROPOUT)} if self.model.needs_key else {}
         model = self.model.bound(inline=inline, **fields)
         return _with_numbers(self.method, numbers).step(model, state, batch, Keys(key, step))
 
     def _lifted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        if not self.plan.vectorised:
-            return function
-        batch_dim = 0 if self.per_mode_batch else None
-        return torch.vmap(function, in_dims=(0, 0, None, 0 if self.numbers else None, batch_dim), randomness="error")
+        return self.over_modes(function, (0, 0, None, self.numbers_dim, self.batch_dim))
+
+    def over_modes(self, function: Callable[..., Any], dims: tuple[int | None, ...]) -> Callable[..., Any]:
+        """A function of one mode as a function of a lane, where 0 marks what every mode has of its own."""
+        return torch.vmap(function, in_dims=dims, randomness="error") if self.plan.vectorised else function
+
+    @property
+    def numbers_dim(self) -> int | None:
+        """Whether modes differ in their methods' numbers."""
+        return 0 if self.numbers else None
+
+    @property
+    def batch_dim(self) -> int | None:
+        """Whether modes differ in their data."""
+        return 0 if self.per_mode_batch else None
 
     def advance(self, step: int, batch: Batch) -> dict[str, Tensor]:
         """Move every mode one step on; returns what the method shows, stacked over modes."""
@@ -140,16 +180,15 @@ class Execution:
     def _prepare(self, batch: Batch) -> list[Callable[..., Any]]:
         """Decide how steps are run, and check the fast way against the plain one on a copy of the first step."""
         plain = self._lifted(self.one)
+        if isinstance(self.method, Trajectory) and (self.plan.captured or self.plan.compiled):
+            return [Walker(self) for _ in self.lanes]
         if self.plan.captured:
             return [Captured(plain) for _ in self.lanes]
         if not self.plan.compiled:
             return [plain] * len(self.lanes)
-        if self.method.straight:
-            fast = torch.compile(self._lifted(_Inlined(self.one)), dynamic=False)
-            stepper = fast if self._agrees(fast, plain, batch) else plain
-            return [stepper] * len(self.lanes)
-        self._compile_slope(batch)
-        return [self._lifted(self.one)] * len(self.lanes)
+        fast = torch.compile(self._lifted(_Inlined(self.one)), dynamic=False)
+        stepper = fast if self._agrees(fast, plain, batch) else plain
+        return [stepper] * len(self.lanes)
 
     def _arguments(self, batch: Batch) -> tuple[Any, ...]:
         lane = tree.clone(self.lanes[0])
@@ -188,27 +227,6 @@ class Execution:
             return False
         return True
 
-    def _compile_slope(self, batch: Batch) -> None:
-        """Compile the slope alone: a trajectory of many slopes is never unrolled."""
-        model, dims = self.model, (0, 0 if self.per_mode_batch else None, 0 if self.model.needs_key else None)
-        lone = model._traced
-        function = torch.vmap(lone, in_dims=dims) if self.plan.vectorised else lone
-        fast = torch.compile(function, dynamic=False)
-        params = self.lanes[0]["params"]
-        key = None if not model.needs_key else self.keys if self.plan.vectorised else self.keys[0]
-        args = (params, _mode_of(batch, 0) if self.per_mode_batch and not self.plan.vectorised else batch, key)
-        try:
-            value, slopes = fast(*args)
-        except Exception as error:  # noqa: BLE001 - as above
-            log.warning("slopes run uncompiled: the compiler failed with %s", _first_line(error))
-            return
-        expected, truth = function(*args)
-        off = _norm({k: (slopes[k] - truth[k]).double() for k in truth}) / max(_norm(tree.tree_map(Tensor.double, truth)), 1e-30)
-        if off > 1e-3 or not torch.allclose(value, expected, rtol=1e-3):
-            log.warning("slopes run uncompiled: the compiled slope differs by %.2g", off)
-            return
-        self.model = model.bound(compiled_slope=fast)
-
     # --- between steps ---
 
     def keep(self) -> list[Tree]:
@@ -226,8 +244,6 @@ class Execution:
         """Let the method read Python numbers from the states."""
         joint = self.lanes[0] if self.plan.vectorised else tree.stack(self.lanes)
         self.method = self.method.replanned(joint)
-        if not self.plan.compiled or not self.method.straight:
-            self._steppers = self._steppers if self._steppers is None or self.plan.captured else [self._lifted(self.one)] * len(self.lanes)
 
     def _each_lane(self, function: Callable[..., Tree], lane: int) -> Tree:
         call = lambda state: function(self.model, state)  # noqa: E731

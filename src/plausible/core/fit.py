@@ -75,7 +75,9 @@ def fit(
         raise TypeError(f"method must be an inference method such as pl.MAP(), got {method!r}")
     base, own_modes = method.unfold()
     if own_modes is not None and num_modes != 1:
-        raise ValueError(f"{type(method).__name__} has {own_modes} modes of its own, so num_modes={num_modes} cannot be given too")
+        raise ValueError(
+            f"{type(method).__name__} has {own_modes} modes of its own, so num_modes={num_modes} cannot be given too"
+        )
     modes = own_modes or num_modes
     if not isinstance(modes, int) or modes < 1:
         raise ValueError(f"num_modes must be a positive integer, got {modes}")
@@ -119,10 +121,18 @@ def fit_many(
     Data sets must have one shape, methods may differ in numbers only. Each result equals that of its own `fit`.
     The other arguments are those of `fit`.
     """
-    lists = {"data": isinstance(data, list), "method": not isinstance(method, Method), "seed": not isinstance(seed, int)}
-    lengths = {name: len(value) for (name, is_list), value in zip(lists.items(), (data, method, seed), strict=True) if is_list}  # type: ignore[arg-type]
+    lists = {
+        "data": isinstance(data, list),
+        "method": not isinstance(method, Method),
+        "seed": not isinstance(seed, int),
+    }
+    lengths = {
+        name: len(value) for (name, is_list), value in zip(lists.items(), (data, method, seed), strict=True) if is_list
+    }  # type: ignore[arg-type]
     if not lengths or len(set(lengths.values())) != 1 or 0 in lengths.values():
-        raise ValueError(f"fit_many needs lists of one length for data, method or seed, got lengths {lengths}; see fit for one run")
+        raise ValueError(
+            f"fit_many needs lists of one length for data, method or seed, got lengths {lengths}; see fit for one run"
+        )
     count = next(iter(lengths.values()))
     methods: list[Method] = list(method) if lists["method"] else [method] * count  # type: ignore[arg-type, list-item]
     seeds: list[int] = list(seed) if lists["seed"] else [seed] * count  # type: ignore[arg-type, list-item]
@@ -174,7 +184,9 @@ def _refuse_different_methods(methods: Sequence[Method]) -> None:
         rest = {f.name: getattr(m, f.name) for f in dataclasses.fields(m) if f.name not in m.numbers()}
         base = {f.name: getattr(first, f.name) for f in dataclasses.fields(first) if f.name not in first.numbers()}
         if type(m) is not type(first) or rest != base:
-            raise ValueError(f"the methods of one fit_many may differ in numbers only, got {first} and {m}; call fit for each")
+            raise ValueError(
+                f"the methods of one fit_many may differ in numbers only, got {first} and {m}; call fit for each"
+            )
 
 
 def _validation_source(model: Target, validation: Any, batch_size: int, device: torch.device) -> Source | None:

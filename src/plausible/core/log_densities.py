@@ -13,10 +13,12 @@ LOG_SQRT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 def log(value: float | Tensor) -> float | Tensor:
+    """The logarithm of a number as a number, of a tensor as a tensor."""
     return torch.log(value) if isinstance(value, Tensor) else math.log(value)
 
 
 def lgamma(value: float | Tensor) -> float | Tensor:
+    """The logarithm of the gamma function, likewise."""
     return torch.lgamma(value) if isinstance(value, Tensor) else math.lgamma(value)
 
 

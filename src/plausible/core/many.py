@@ -18,9 +18,14 @@ class Stacked(Source):
     def __init__(self, parts: Sequence[Source]):
         first = parts[0]
         for part in parts[1:]:
-            if (part.num_data, part.batch_size, part.steps_per_epoch) != (first.num_data, first.batch_size, first.steps_per_epoch):
+            if (part.num_data, part.batch_size, part.steps_per_epoch) != (
+                first.num_data,
+                first.batch_size,
+                first.steps_per_epoch,
+            ):
                 raise ValueError(
-                    f"the data sets of one fit_many must have one shape, got N = {part.num_data:g} and {first.num_data:g}; call fit for each"
+                    f"the data sets of one fit_many must have one shape, got N = {part.num_data:g} and "
+                    f"{first.num_data:g}; call fit for each"
                 )
         self.parts = list(parts)
         self.num_data, self.batch_size, self.steps_per_epoch = first.num_data, first.batch_size, first.steps_per_epoch

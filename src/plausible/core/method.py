@@ -16,6 +16,8 @@ from ..weights.tree import Tree
 from .posteriors.posterior import Posterior
 from .target import Batch
 
+ARRIVAL = 1 << 16  # the call number from which the end of a trajectory draws, past anything its beginning draws
+
 
 @dataclass(frozen=True, kw_only=True)
 class Method(ABC):
@@ -29,7 +31,7 @@ class Method(ABC):
 
     full_batch: ClassVar[bool] = False  # a step sees all data
     trains: ClassVar[bool] = True  # the network runs in train mode
-    straight: ClassVar[bool] = True  # a step is one slope and cheap arithmetic, so it can be compiled whole
+    straight: ClassVar[bool] = True  # a step is a line of a few slopes and cheap arithmetic: compiled or captured whole
     is_point: ClassVar[bool] = False  # the answer is a point, so the log joint must have a highest one
     slopes_per_step: ClassVar[int] = 1  # about how many, to judge whether compiling pays
 
@@ -46,7 +48,9 @@ class Method(ABC):
         """The state before the first step."""
 
     @abstractmethod
-    def step(self, model: Any, state: dict[str, Tree], batch: Batch, rng: Keys) -> tuple[dict[str, Tree], dict[str, Tensor]]:
+    def step(
+        self, model: Any, state: dict[str, Tree], batch: Batch, rng: Keys
+    ) -> tuple[dict[str, Tree], dict[str, Tensor]]:
         """One update. The second result is what to show: at least "log_joint"."""
 
     @abstractmethod
@@ -85,6 +89,44 @@ class Method(ABC):
         """Its hyperparameters that are numbers, which may differ between the runs of one `fit_many`."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {k: v for k, v in fields.items() if isinstance(v, float) and not isinstance(v, bool)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trajectory(Method):
+    """A method whose step repeats one deterministic move, such as a leapfrog, a number of times.
+
+    Only the move is compiled or captured, and then repeated: a trajectory is never unrolled.
+    """
+
+    straight: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def num_moves(self) -> int:
+        """How often the move is made."""
+
+    @abstractmethod
+    def begin(self, model: Any, state: dict[str, Tree], batch: Batch, rng: Keys) -> dict[str, Tree]:
+        """Set out: the walk, a tree of tensors with the point under "params"."""
+
+    @abstractmethod
+    def move(self, model: Any, walk: dict[str, Tree], batch: Batch) -> dict[str, Tree]:
+        """One move."""
+
+    @abstractmethod
+    def end(
+        self, model: Any, state: dict[str, Tree], walk: dict[str, Tree], rng: Keys
+    ) -> tuple[dict[str, Tree], dict[str, Tensor]]:
+        """Arrive: the new state, and what to show."""
+
+    def step(
+        self, model: Any, state: dict[str, Tree], batch: Batch, rng: Keys
+    ) -> tuple[dict[str, Tree], dict[str, Tensor]]:
+        """Begin, move, end."""
+        walk = self.begin(model, state, batch, rng)
+        for _ in range(self.num_moves):
+            walk = self.move(model, walk, batch)
+        return self.end(model, state, walk, rng.later(ARRIVAL))
 
 
 def require(condition: bool, message: str) -> None:

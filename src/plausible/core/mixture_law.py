@@ -59,8 +59,8 @@ def crps_by_integration(
         for k in range(top + 1):
             score = score + (cdf(torch.full_like(y, float(k))) - (y <= k).to(y.dtype)) ** 2
         return score
-    # Tails are long and flat and members may lie far apart: panels between quantiles put the nodes where F moves, and an
-    # edge at y keeps the jump out of every panel.
+    # Tails are long and flat and members may lie far apart: panels between quantiles put the nodes where F moves, and
+    # an edge at y keeps the jump out of every panel.
     levels = (TAIL, 0.01, 0.25, 0.5, 0.75, 0.99, 1 - TAIL)
     edges = torch.stack([*(quantile(level) for level in levels), y]).sort(dim=0).values
     points, shares = np.polynomial.legendre.leggauss(nodes)

@@ -16,8 +16,8 @@ from ..weights.algebra import Weights, under_vmap
 from ..weights.network import Network
 from ..weights.rng import Keys, generator
 from . import batch as batches
-from .priors import Normal
 from .prior_groups import Patterns, choose, group
+from .priors import Normal
 from .target import Batch, Target
 from .unknowns import bind, unknowns
 
@@ -70,7 +70,12 @@ class BayesianModel(Target):
             raise ValueError("the network has lazy layers without shapes yet; run one forward pass through it first")
         self.network = Network(network)
         self.source = network  # the user's own object, kept for its class and configuration only
-        self.likelihood, self.prior, self.parameters, self.temperature = likelihood, prior, parameters, float(temperature)
+        self.likelihood, self.prior, self.parameters, self.temperature = (
+            likelihood,
+            prior,
+            parameters,
+            float(temperature),
+        )
         self.batch_rule = batch
         trainable = [k for k in self.network.parameters if k in self.network.trainable]
         if not trainable:
@@ -163,7 +168,9 @@ class BayesianModel(Target):
         dtype = PRECISIONS[self.precision]
         device = next(iter(weights.values())).device
         with torch.autocast(device.type, dtype=dtype) if dtype is not None else nullcontext():
-            out = self.network(weights, inputs, role="train" if self.training else "eval", rng=rng, buffers=self.buffers)
+            out = self.network(
+                weights, inputs, role="train" if self.training else "eval", rng=rng, buffers=self.buffers
+            )
         if not isinstance(out, Tensor):
             raise TypeError(
                 f"the network must return a tensor or an object with .logits, got {type(out).__name__}; "
@@ -171,7 +178,9 @@ class BayesianModel(Target):
             )
         return out.float() if dtype is not None else out
 
-    def _weighted_log_likelihoods(self, params: Mapping[str, Tensor], batch: Batch, key: Tensor | None = None) -> Tensor:
+    def _weighted_log_likelihoods(
+        self, params: Mapping[str, Tensor], batch: Batch, key: Tensor | None = None
+    ) -> Tensor:
         inputs, targets, weights = batch
         likelihood = self._bound_likelihood(self.constrain({k: params[k] for k in self.hyperpriors}))
         values = likelihood.log_prob(self.outputs(params, inputs, key), targets)
@@ -279,7 +288,8 @@ class BayesianModel(Target):
         if like.device not in self._placed_precisions:
             assert self._precisions is not None
             constant = sum(
-                0.5 * self._start[k].numel() * (math.log(p) - math.log(2 * math.pi)) for k, p in self._precisions.items()
+                0.5 * self._start[k].numel() * (math.log(p) - math.log(2 * math.pi))
+                for k, p in self._precisions.items()
             )
             values = torch.tensor(list(self._precisions.values()), dtype=like.dtype, device=like.device)
             self._placed_precisions[like.device] = (values, constant)
@@ -351,7 +361,10 @@ class InternalBatch(tuple):
 
 
 torch.utils._pytree.register_pytree_node(
-    InternalBatch, lambda b: (list(b), None), lambda leaves, _: InternalBatch(leaves), serialized_type_name="plausible.Batch"
+    InternalBatch,
+    lambda b: (list(b), None),
+    lambda leaves, _: InternalBatch(leaves),
+    serialized_type_name="plausible.Batch",
 )
 
 

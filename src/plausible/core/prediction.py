@@ -25,7 +25,7 @@ from .predictive import Predictive
 MEMORY = 2 * 1024**3  # bytes that a prediction may hold at a time, unless told otherwise
 CPU_CACHE = 8 * 1024**2  # bytes of activations at a time on a CPU: past the cache larger blocks only get slower
 NETWORK = 0x6E6574  # the stream of a prediction's seed for networks that draw
-DRAWING = 8  # sets of weights alive for each that is drawn: counters, words, uniforms, normals, the vector and its parts
+DRAWING = 8  # sets of weights alive for each one drawn: counters, words, uniforms, normals, the vector and its parts
 LIVE = 4  # tensors of the largest size alive at once in a forward pass: a residual, input, output, workspace
 
 
@@ -187,10 +187,12 @@ class _Largest(TorchDispatchMode):
 
 def _measure(model: BayesianModel, params: Weights, bank: Weights | None, inputs: Any) -> tuple[Tensor, int]:
     """The output of one example, and the bytes of its largest activation."""
-    with torch.no_grad(), _Largest() as largest:
+    with batches.shapes_named(inputs), torch.no_grad(), _Largest() as largest:
         out = _one(model, params, bank, inputs)
     if out.dim() == 0 or out.shape[0] != batches.length(inputs):
-        raise ValueError(f"the network must keep the examples' axis first, got outputs {tuple(out.shape)} for one input")
+        raise ValueError(
+            f"the network must keep the examples' axis first, got outputs {tuple(out.shape)} for one input"
+        )
     taken = sum(t.numel() * t.element_size() for t in pytree.tree_leaves(inputs))
     return out, max(largest.bytes, taken)
 

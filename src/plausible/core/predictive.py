@@ -81,7 +81,7 @@ class Predictive:
 
     @cached_property
     def _kind(self) -> str:
-        """ "classes", "binary" or "numbers": what a target is."""
+        """What a target is: "classes", "binary" or "numbers"."""
         if isinstance(self._first, Categorical):
             return "classes"
         return "binary" if isinstance(self._first, Bernoulli) else "numbers"
@@ -156,7 +156,13 @@ class Predictive:
             own = means[self.strata == s]
             share = self.weights[self.strata == s].sum()
             # One draw says nothing of its own spread: take that of all draws, which is no smaller on average.
-            spread = own.var(0) if own.shape[0] > 1 else means.var(0) if means.shape[0] > 1 else torch.full_like(self.mean, torch.inf)
+            spread = (
+                own.var(0)
+                if own.shape[0] > 1
+                else means.var(0)
+                if means.shape[0] > 1
+                else torch.full_like(self.mean, torch.inf)
+            )
             variance = variance + share**2 * spread / own.shape[0]
         return variance.sqrt()
 
@@ -226,7 +232,9 @@ class Predictive:
 
     def _require_numbers(self, what: str) -> None:
         if self._kind != "numbers":
-            raise NotSupported(f"{_name(self.likelihood)} predicts labels, which have no {what.removeprefix('a ')}; see .probs")
+            raise NotSupported(
+                f"{_name(self.likelihood)} predicts labels, which have no {what.removeprefix('a ')}; see .probs"
+            )
 
     def __len__(self) -> int:
         return self.outputs.shape[1]

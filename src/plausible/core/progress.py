@@ -29,11 +29,15 @@ class Progress:
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.completed:,.0f}/{task.total:,.0f} · {task.fields[rate]} · {task.fields[eta]} left{task.fields[extra]}"),
+            TextColumn(
+                "{task.completed:,.0f}/{task.total:,.0f} · {task.fields[rate]} · {task.fields[eta]} left{task.fields[extra]}"
+            ),
             console=Console(stderr=True),
         )
         self._bar.start()
-        self._task = self._bar.add_task(self._label, total=self.steps, completed=self.first, rate="…", eta="…", extra="")
+        self._task = self._bar.add_task(
+            self._label, total=self.steps, completed=self.first, rate="…", eta="…", extra=""
+        )
 
     def due(self) -> bool:
         """Whether it is time to draw (so that the caller fetches numbers only then)."""

@@ -36,7 +36,10 @@ def fill(posterior: Posterior, blocks: list[Any], num_samples: int, seed: int) -
     """Fill the banks from blocks of inputs."""
     for stratum in posterior.strata(num_samples, seed):
         count = max(stratum.indices) + 1
-        rows = [statistics_of(posterior.model, tree.unstack(stratum.posterior.draw([i], stratum.seed), 0), blocks) for i in range(count)]
+        rows = [
+            statistics_of(posterior.model, tree.unstack(stratum.posterior.draw([i], stratum.seed), 0), blocks)
+            for i in range(count)
+        ]
         other = {k: v[:count] for k, v in (stratum.posterior.bank or {}).items() if k not in rows[0]}
         stratum.posterior.bank, stratum.posterior.bank_seed = {**other, **tree.stack(rows)}, stratum.seed
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import re
 import signal
 import threading
@@ -31,6 +32,8 @@ from .starts import starts
 from .target import Target
 from .validation import validation_nll
 
+log = logging.getLogger("plausible")
+
 DEFAULT_EPOCHS = 50
 BANK = 64  # draws whose norm statistics are gathered, as many as `predict` takes by default
 AUGMENT = 0x617567
@@ -46,7 +49,13 @@ class Run:
         deterministic: bool, validation: Source | None, precision: str | None, separate: bool = False,
     ):  # fmt: skip
         self.source, self.augment, self.callbacks, self.validation = source, augment, list(callbacks), validation
-        self.separate, self.seeds, self.device, self.deterministic, self.shown = separate, seeds, device, deterministic, progress
+        self.separate, self.seeds, self.device, self.deterministic, self.shown = (
+            separate,
+            seeds,
+            device,
+            deterministic,
+            progress,
+        )
         full = methods[0].full_batch
         self.steps_per_epoch = 1 if full else source.steps_per_epoch
         self.steps = _number_of_steps(epochs, steps, self.steps_per_epoch)
@@ -60,6 +69,10 @@ class Run:
             params = [starts(self.model, init, 1, s, device)[0] for s in seeds]
         else:
             params = starts(self.model, init, modes, seeds[0], device)
+        if isinstance(init, str) and init == "network" and modes > 1 and methods[0].is_point and not separate:
+            log.warning(
+                'with init="network" all %d modes start and stay alike; "reset" or "prior" makes them differ', modes
+            )
         if resume and checkpoint is None:
             raise ValueError("resume=True needs checkpoint=path, the file to go on from")
         plan = make_plan(self.model, self.methods[0], modes, self.steps, device, compile, vectorise)
@@ -148,7 +161,9 @@ class Run:
 
     def _broken(self) -> list[str]:
         """The unknowns that are not finite in some mode."""
-        return [k for lane in self.execution.lanes for k, v in lane["params"].items() if not bool(torch.isfinite(v).all())]
+        return [
+            k for lane in self.execution.lanes for k, v in lane["params"].items() if not bool(torch.isfinite(v).all())
+        ]
 
     def _tell(self, step: int, shown: dict[str, Tensor]) -> bool:
         if not self.callbacks and self.validation is None:
@@ -187,7 +202,9 @@ class Run:
     def _refresh(self, answers: list[Posterior]) -> None:
         if not isinstance(self.model, BayesianModel) or not self.model.network.statistics:
             return
-        if not self.model.training:  # the weights were inferred with the network's own statistics, so they predict with them
+        if (
+            not self.model.training
+        ):  # the weights were inferred with the network's own statistics, so they predict with them
             for answer in answers:
                 rows = max(max(s.indices) for s in answer.strata(2**31, 0)) + 1 if answer.finite else BANK
                 fixed = {k: self.model.network.buffers[k].to(self.device) for k in self.model.network.statistics}
@@ -207,7 +224,9 @@ class Run:
     def _configuration(self, precision: str | None) -> dict[str, Any]:
         shapes = {k: [list(v.shape), str(v.dtype)] for k, v in self.model.start.items()}
         return {
-            "method": [re.sub(r" at 0x[0-9a-f]+", "", repr(m)) for m in self.methods],  # a user's function has an address
+            "method": [
+                re.sub(r" at 0x[0-9a-f]+", "", repr(m)) for m in self.methods
+            ],  # a user's function has an address
             "modes": self.execution.modes,
             "seeds": self.seeds,
             "steps": self.steps,
@@ -299,7 +318,9 @@ def _refuse_unsuitable(model: Target, method: Method) -> None:
                     "use HMC or ADVI, or LogNormal or InverseGamma as hyperprior"
                 )
     if method.full_batch and model.network.statistics and method.trains:
-        raise NotSupported("batch norm in train mode makes the posterior depend on the batch; use group norm with this sampler")
+        raise NotSupported(
+            "batch norm in train mode makes the posterior depend on the batch; use group norm with this sampler"
+        )
 
 
 @contextlib.contextmanager

@@ -59,7 +59,9 @@ class Step:
 
     def __call__(self, progress: Tensor) -> Tensor:
         """The multiple at a point of the run."""
-        passed = sum((progress >= m).to(progress.dtype) for m in self.milestones)
+        passed = torch.zeros_like(progress)
+        for m in self.milestones:
+            passed = passed + (progress >= m).to(progress.dtype)
         return self.factor**passed
 
 
@@ -77,7 +79,7 @@ class WarmUp:
 
 @dataclass(frozen=True, kw_only=True)
 class SWAGSchedule:
-    """Maddox et al. (2019): 1 for the first half of the time before `start`, a line down to `final` by nine tenths of it, then flat."""
+    """Maddox et al. (2019): 1 for half of the time before `start`, a line to `final` by nine tenths of it, then flat."""
 
     start: float = 0.75
     final: float = 0.4

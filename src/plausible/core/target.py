@@ -28,8 +28,7 @@ class Target(ABC):
     num_data: float | None = None  # N, bound by `fit`: the scale on which `log_joint` is.
     num_steps: int = 1  # bound by `fit`: schedules are functions of step / num_steps
     rng: Keys | None = None  # bound by `fit` for every step: where a network's dropout draws from
-    inline: bool = False  # bound by `fit`: the step is being compiled whole
-    compiled_slope: Callable[..., tuple[Tensor, Weights]] | None = None
+    inline: bool = False  # bound by `fit`: the caller is being compiled
 
     @property
     @abstractmethod
@@ -60,7 +59,7 @@ class Target(ABC):
         """What the objective is multiplied by while it is differentiated (and its slope divided by)."""
         return 1.0
 
-    def place_constants(self, device: torch.device) -> None:
+    def place_constants(self, device: torch.device) -> None:  # noqa: B027 - nothing to place is the common case
         """Make the tensors that every step shares, so that no step makes one from a Python number."""
 
     @property
@@ -77,8 +76,6 @@ class Target(ABC):
             flat, spec = pytree.tree_flatten((dict(params), batch, key))
             value, *rest = _Escape.apply(self, spec, *flat)
             slopes = dict(zip(params, rest, strict=True))
-        elif self.compiled_slope is not None:
-            value, slopes = self.compiled_slope(dict(params), batch, key)
         else:
             value, slopes = self._direct(self.objective, params, batch, key)
         return self.add_remainder(value, params, slopes)
@@ -91,7 +88,9 @@ class Target(ABC):
         slopes, value = torch.func.grad_and_value(lambda p: self.objective(p, batch, key) * scale)(params)
         return value / scale, {k: s / scale for k, s in slopes.items()}
 
-    def _direct(self, objective: Callable[..., Tensor], params: Mapping[str, Tensor], *rest: Any) -> tuple[Tensor, Weights]:
+    def _direct(
+        self, objective: Callable[..., Tensor], params: Mapping[str, Tensor], *rest: Any
+    ) -> tuple[Tensor, Weights]:
         leaves = {k: p.detach().requires_grad_() for k, p in params.items()}
         scale = self.gradient_scale
         with torch.enable_grad():
@@ -104,8 +103,6 @@ class Target(ABC):
         return value.detach(), dict(zip(params, slopes, strict=True))
 
     def _stacked(self, args: tuple, dims: tuple) -> tuple[Tensor, Weights]:
-        if self.compiled_slope is not None:
-            return self.compiled_slope(*args)
         return self._direct(torch.vmap(self.objective, in_dims=dims, randomness="error"), *args)
 
 
@@ -127,8 +124,8 @@ class _Escape(torch.autograd.Function):
     @staticmethod
     def vmap(info, in_dims, target, spec, *flat):
         dims = in_dims[2:]
-        flat = [t if d is None else t.movedim(d, 0) for t, d in zip(flat, dims, strict=True)]
-        params, batch, key = pytree.tree_unflatten(flat, spec)
+        stacked = [t if d is None else t.movedim(d, 0) for t, d in zip(flat, dims, strict=True)]
+        params, batch, key = pytree.tree_unflatten(stacked, spec)
         dims = pytree.tree_unflatten([None if d is None else 0 for d in dims], spec)
         params = {k: p if dims[0][k] == 0 else p.expand(info.batch_size, *p.shape) for k, p in params.items()}
         dims = (dict.fromkeys(params, 0), *dims[1:])

@@ -37,5 +37,3 @@ def validation_nll(execution: Execution, validation: Source, training: Source) -
             total -= float(mixed[real].sum())
             count += int(real.sum())
     return total / count
-
-

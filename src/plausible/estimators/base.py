@@ -70,13 +70,10 @@ class BayesianEstimator(BaseEstimator):
         if weights is not None:
             data.append(torch.as_tensor(weights, dtype=model.dtype))
         batch_size = batch_size_for(len(x)) if self.batch_size is None else self.batch_size
-        if self.epochs is None:
-            length = {"steps": steps_for(self.method_, len(x), batch_size)}
-        else:
-            length = {"epochs": self.epochs}
+        steps = steps_for(self.method_, len(x), batch_size) if self.epochs is None else None
         self.posterior_ = fit(
-            model, tuple(data), self.method_, batch_size=batch_size, seed=seed, device=self.device,
-            progress=bool(self.verbose), **length,
+            model, tuple(data), self.method_, epochs=self.epochs, steps=steps, batch_size=batch_size, seed=seed,
+            device=self.device, progress=bool(self.verbose),
         )  # fmt: skip
 
     def _inputs(self, x: np.ndarray, dtype: torch.dtype) -> Tensor:
@@ -100,7 +97,8 @@ class BayesianEstimator(BaseEstimator):
     def predictive(self, X: Any) -> Predictive:
         """The predictive distribution at X with all its fields: `.epistemic`, `.interval(0.9)`, `.outputs`, ...
 
-        Regression is in the units and the shape of the targets given to `fit`; labels are numbered as in `classes_`.
+        Labels are numbered as in `classes_`. Regression is in the units of the targets given to `fit`, and in their
+        shape; likelihoods that see targets as they are keep an axis for a lone target, (rows, 1).
         """
         return self._predictive(self._read(X))
 

@@ -32,7 +32,7 @@ def mean_and_scale(columns: np.ndarray, weights: np.ndarray | None, wanted: bool
     mean = np.average(columns, axis=0, weights=weights)
     scale = np.sqrt(np.average((columns - mean) ** 2, axis=0, weights=weights))
     # A column that never changes has no scale of its own; what rounding leaves of it must not be blown up.
-    constant = scale <= 1e-12 * np.maximum(1.0, np.abs(mean))
+    constant = scale <= 1e-12 * np.abs(mean)
     return mean, np.where(constant, 1.0, scale)
 
 

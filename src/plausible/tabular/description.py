@@ -64,7 +64,7 @@ def scores_table(fitted: FittedTable) -> Grid:
 def calibration_table(fitted: FittedTable) -> Grid:
     """What was stated beside what was found, with bars."""
     numbers = fitted.target.task == "regression"
-    what = "intervals: how many held-out values fell inside" if numbers else "confidence: how many answers were right"
+    what = "values inside intervals" if numbers else "answers right by confidence"
     grid = Grid(title=what, title_justify="left", title_style="bold")
     grid.add_column("stated", justify="right")
     grid.add_column("found", justify="right")

@@ -29,7 +29,7 @@ NETWORK = 0x6E6574  # the stream of a seed that initialises the network
 HIDDEN = (64,)
 BATCH_SIZE = 64
 # Whichever is longer: a small table needs steps, a large one passes; but a very large one has enough after fewer.
-FEWEST_STEPS, EPOCHS, MOST_STEPS = 1000, 30, 6000
+FEWEST_STEPS, EPOCHS, MOST_STEPS = 1000, 20, 5000
 TRANSITIONS = 500  # of methods that see all data at every step
 
 # Adam for all that climb: plain SGD, SWAG's usual base, drives a learnt noise scale to places it does not return from

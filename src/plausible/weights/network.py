@@ -76,11 +76,15 @@ class Network:
         self.trainable = {k for k, p in module.named_parameters() if p.requires_grad}
         self.buffers: dict[str, Tensor] = dict(home.named_buffers())
         self.norms = [
-            k for k, m in home.named_modules() if isinstance(m, _NormBase) and getattr(m, "running_mean", None) is not None
+            k
+            for k, m in home.named_modules()
+            if isinstance(m, _NormBase) and getattr(m, "running_mean", None) is not None
         ]
         self.statistics = [f"{k}.{b}" for k in self.norms for b in home.get_submodule(k)._buffers]
         self.dropouts = [
-            k for k, m in home.named_modules(remove_duplicate=False) if type(m) in MASKED_AXES and m.p > 0.0  # type: ignore[operator, union-attr]
+            k
+            for k, m in home.named_modules(remove_duplicate=False)
+            if type(m) in MASKED_AXES and m.p > 0.0  # type: ignore[operator, union-attr]
         ]
         self.library_bound = any(isinstance(m, LIBRARY_BOUND) for m in home.modules())
         self.convolves = any(isinstance(m, CONVOLUTIONS) for m in home.modules())
@@ -137,7 +141,9 @@ class Network:
         if isinstance(inputs, Mapping):
             output = functional_call(module, state, (), dict(inputs), tie_weights=False)
         else:
-            output = functional_call(module, state, inputs if isinstance(inputs, tuple) else (inputs,), tie_weights=False)
+            output = functional_call(
+                module, state, inputs if isinstance(inputs, tuple) else (inputs,), tie_weights=False
+            )
         if buffers:
             self._take_back(buffers, state)
         return output.logits if hasattr(output, "logits") else output
@@ -159,7 +165,9 @@ class Network:
         """A copy of the norms' statistics to write into."""
         return {k: self.buffers[k].to(device, copy=True) for k in self.statistics}
 
-    def side_effects(self, weights: Mapping[str, Tensor], inputs: Inputs, rng: Keys, role: str) -> tuple[list[str], bool]:
+    def side_effects(
+        self, weights: Mapping[str, Tensor], inputs: Inputs, rng: Keys, role: str
+    ) -> tuple[list[str], bool]:
         """Which buffers a pass writes, and whether it draws from torch's global generator."""
         device = next(iter(weights.values())).device
         devices = [device] if device.type == "cuda" else []

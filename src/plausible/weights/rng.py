@@ -6,6 +6,7 @@ evaluation of plain integer operations: the same bits eagerly, under `vmap` and 
 graph cannot record.
 """
 
+import copy
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -73,6 +74,12 @@ class Keys:
         self._words = (key[0] + step.to(torch.int32), key[1])
         self._call = call
         self.step = step
+
+    def later(self, call: int) -> "Keys":
+        """The same step's numbers from a later call on."""
+        twin = copy.copy(self)
+        twin._call = call
+        return twin
 
     def normal(self, shape: Shape = (), dtype: torch.dtype = torch.float32, device: Device = None) -> Tensor:
         """Standard normals."""

@@ -70,7 +70,7 @@ def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
     for name in sorted(tensors):
         t = tensors[name].contiguous()
         total.update(f"{name}\0{t.dtype}\0{tuple(t.shape)}\0".encode())
-        total.update(t.reshape(-1).view(torch.uint8).numpy())
+        total.update(t.reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()
 
 

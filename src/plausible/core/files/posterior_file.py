@@ -31,7 +31,9 @@ def save(posterior: Posterior, path: str | Path) -> None:
 
 
 def load(
-    path: str | Path, network: nn.Module | BayesianModel | Target | None = None, device: torch.device | str | None = None
+    path: str | Path,
+    network: nn.Module | BayesianModel | Target | None = None,
+    device: torch.device | str | None = None,
 ) -> Posterior:
     """Read a posterior.
 
@@ -151,7 +153,9 @@ def _rebuild_model(about: Mapping[str, Any], tensors: Mapping[str, Tensor], netw
         raise ValueError(f"this is a posterior of a {about['class']}: give it to pl.load(path, log_density)")
     if network is None:
         if "name" not in about["network"]:
-            raise ValueError(f"the file does not know how to build {about['network']['class']}: give pl.load(path, network)")
+            raise ValueError(
+                f"the file does not know how to build {about['network']['class']}: give pl.load(path, network)"
+            )
         network = networks.build(about["network"]["name"], about["network"]["config"])
     if not isinstance(network, nn.Module):
         raise TypeError(f"network must be a torch.nn.Module, got {type(network).__name__}")
@@ -177,11 +181,15 @@ def _restore(own: Mapping[str, Tensor], stored: Mapping[str, Tensor], elsewhere:
     missing = sorted(own.keys() - stored.keys() - set(elsewhere))
     strange = sorted(stored.keys() - own.keys())
     if missing or strange:
-        raise ValueError(f"this is not the network of the file: the file lacks {missing[:3]} and has {strange[:3]} besides")
+        raise ValueError(
+            f"this is not the network of the file: the file lacks {missing[:3]} and has {strange[:3]} besides"
+        )
     with torch.no_grad():
         for k, v in stored.items():
             if own[k].shape != v.shape:
-                raise ValueError(f"this is not the network of the file: {k} is {tuple(own[k].shape)}, stored {tuple(v.shape)}")
+                raise ValueError(
+                    f"this is not the network of the file: {k} is {tuple(own[k].shape)}, stored {tuple(v.shape)}"
+                )
             own[k].copy_(v)
 
 

@@ -50,6 +50,7 @@ def mean_and_scale(outputs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def require_one_mean_per_target(outputs: Tensor, mean: Tensor, y: Tensor) -> None:
+    """Shapes only, as everywhere in a likelihood."""
     if outputs.shape == y.shape:
         raise ValueError(
             f"outputs must have a mean and a raw scale per target, got outputs and targets of one shape "

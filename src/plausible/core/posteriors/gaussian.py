@@ -143,7 +143,9 @@ class Full(Gaussian):
         chol, failed = torch.linalg.cholesky_ex(covariance)
         if bool(failed):
             smallest = torch.linalg.eigvalsh(covariance)[0].item()
-            raise ValueError(f"covariance must be positive definite, its smallest eigenvalue is {smallest:.3g}; add damping")
+            raise ValueError(
+                f"covariance must be positive definite, its smallest eigenvalue is {smallest:.3g}; add damping"
+            )
         self.covariance, self._chol = covariance, chol
 
     @property

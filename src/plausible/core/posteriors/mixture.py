@@ -76,8 +76,10 @@ class Mixture(Posterior):
             if not own:
                 continue
             picks = [indices[place] for place in own]
-            local = component.sample(top, seed=_own_seed(seed, m)) if isinstance(component, Samples) else None
-            parts.append(tree.tree_map(lambda t: t[picks], local) if local else component.draw(picks, _own_seed(seed, m)))
+            if isinstance(component, Samples):  # its draw k is the k-th stored one, so take them at random instead
+                parts.append({k: w[picks] for k, w in component.sample(top, seed=_own_seed(seed, m)).items()})
+            else:
+                parts.append(component.draw(picks, _own_seed(seed, m)))
             places += own
         back = torch.as_tensor(places).argsort().to(self.device)
         return tree.tree_map(lambda *t: torch.cat(t)[back], parts[0], *parts[1:])
@@ -102,7 +104,9 @@ class Mixture(Posterior):
         """Chains are judged together; other components' messages are collected."""
         if all(isinstance(c, Samples) for c in self._components):
             return of_chains([c for c in self._components if isinstance(c, Samples)])
-        messages = tuple(f"component {m}: {t}" for m, c in enumerate(self._components) for t in c.diagnostics().messages)
+        messages = tuple(
+            f"component {m}: {t}" for m, c in enumerate(self._components) for t in c.diagnostics().messages
+        )
         return Diagnostics(messages=messages, table={}, ok=all(c.diagnostics().ok for c in self._components))
 
 
@@ -123,5 +127,3 @@ def _shares_of(total: int, weights: Tensor) -> list[int]:
     for m in order[: max(0, total - sum(counts))]:
         counts[m] += 1
     return counts
-
-

@@ -124,7 +124,9 @@ class Posterior(ABC):
         from ..prediction import predict
 
         if linearised:
-            raise NotSupported(f"{type(self).__name__} predicts with sampled weights; linearised prediction is Laplace's")
+            raise NotSupported(
+                f"{type(self).__name__} predicts with sampled weights; linearised prediction is Laplace's"
+            )
         return predict(self, x, num_samples, seed, tolerance, max_samples, memory)
 
     def refresh(self, data: Any, num_samples: int = 64, seed: int = 0) -> Self:

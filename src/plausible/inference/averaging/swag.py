@@ -64,13 +64,16 @@ class SWAG(Method):
         first = SWAGSchedule(start=self.start, final=final) if self.start > 0 else SWAGSchedule(start=1e-9, final=final)
         left = num_steps - int(self.start * num_steps)
         snapshots = self.snapshots or max(2, min(left, 2 * self.rank))
-        require(num_steps == 0 or snapshots <= left, f"{snapshots} snapshots do not fit into the last {left} steps; run longer")
+        require(
+            num_steps == 0 or snapshots <= left,
+            f"{snapshots} snapshots do not fit into the last {left} steps; run longer",
+        )
         return replace(self, snapshots=snapshots, swag_learning_rate=rate, base=replace(self.base, schedule=first))
 
     def kept_steps(self, num_steps: int) -> Sequence[int]:
         """T steps, evenly spread after `start`, the last step among them."""
-        begin = int(self.start * num_steps)
-        return [begin + math.ceil((t + 1) * (num_steps - begin) / self.snapshots) - 1 for t in range(self.snapshots)] if num_steps else []
+        begin, count = int(self.start * num_steps), self.snapshots or 0  # `resolved` has made it a number
+        return [begin + math.ceil((t + 1) * (num_steps - begin) / count) - 1 for t in range(count)] if num_steps else []
 
     def capacity(self, num_steps: int) -> int:
         """K columns."""
@@ -80,10 +83,12 @@ class SWAG(Method):
         """The base's state, the running mean, the running sum of squares about it, and the count."""
         zeros = lambda: {k: torch.zeros_like(w) for k, w in params.items()}  # noqa: E731
         like = next(iter(params.values()))
-        count = torch.zeros((), dtype=like.dtype, device=like.device)  # its inverse must be as exact as the weights
+        count = torch.zeros((), dtype=like.dtype, device=like.device)
         return {**self.base.init(model, params), "mean": zeros(), "squares": zeros(), "count": count}
 
-    def step(self, model: Any, state: dict[str, Any], batch: Any, rng: Keys) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def step(
+        self, model: Any, state: dict[str, Any], batch: Any, rng: Keys
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The base's step."""
         return self.base.step(model, state, batch, rng)
 

@@ -12,7 +12,13 @@ FIRST_WINDOW, FIRST_LENGTH, LAST_WINDOW = 75, 25, 50  # Stan's
 def restart(log_step: Tensor) -> dict[str, Tensor]:
     """Begin to seek around ten times the present step size: from above, since large steps fail fast."""
     zero = torch.zeros_like(log_step)
-    return {"log_step": log_step.clone(), "log_mean_step": log_step.clone(), "centre": log_step + 2.302585, "error": zero, "count": zero.clone()}
+    return {
+        "log_step": log_step.clone(),
+        "log_mean_step": log_step.clone(),
+        "centre": log_step + 2.302585,
+        "error": zero,
+        "count": zero.clone(),
+    }
 
 
 def tuned(tuning: dict[str, Tensor], acceptance: Tensor, target: float, active: Tensor) -> dict[str, Tensor]:

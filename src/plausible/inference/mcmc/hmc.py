@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ...core.method import Method, require
+from ...core.method import Trajectory, require
 from ...core.posteriors import Samples
 from ...weights.algebra import Weights, size
 from ...weights.rng import Keys
@@ -28,7 +28,7 @@ DRAW_BUDGET = 4 * 1024**3  # bytes of kept draws, all modes apart
 
 
 @dataclass(frozen=True, kw_only=True)
-class HMC(Method):
+class HMC(Trajectory):
     """Simulate a particle in the potential −log p(w, D) and accept its end by the energy error.
 
     p ~ N(0, M);  L leapfrogs p ← p + ε/2 ∇, w ← w + ε M⁻¹ p, p ← p + ε/2 ∇;  accept with min(1, exp(H − H')).
@@ -47,8 +47,7 @@ class HMC(Method):
 
     full_batch: ClassVar[bool] = True
     trains: ClassVar[bool] = False
-    straight: ClassVar[bool] = False
-    slopes_per_step: ClassVar[int] = 16
+    slopes_per_step: ClassVar[int] = 64
 
     step_size: float | None = None
     trajectory_length: float | None = None
@@ -62,7 +61,10 @@ class HMC(Method):
         require(self.step_size is None or self.step_size > 0, f"step_size must be positive, got {self.step_size}")
         length = self.trajectory_length
         require(length is None or length > 0, f"trajectory_length must be positive, got {length}")
-        require(self.mass in ("diagonal", "full", "identity"), f'mass must be "diagonal", "full" or "identity", got {self.mass!r}')
+        require(
+            self.mass in ("diagonal", "full", "identity"),
+            f'mass must be "diagonal", "full" or "identity", got {self.mass!r}',
+        )
         require(self.warmup is None or self.warmup >= 0, f"warmup must not be negative, got {self.warmup}")
         require(isinstance(self.thin, int) and self.thin >= 1, f"thin must be a positive integer, got {self.thin}")
         require(0 < self.target_acceptance < 1, f"target_acceptance must lie in (0, 1), got {self.target_acceptance}")
@@ -79,16 +81,20 @@ class HMC(Method):
 
     # --- when ---
 
+    @property
+    def _warm_up(self) -> int:
+        return self.warmup or 0  # `resolved` has made it a number
+
     def kept_steps(self, num_steps: int) -> Sequence[int]:
         """Every thin-th step after warm-up."""
-        return range(self.warmup + self.thin - 1, num_steps, self.thin)
+        return range(self._warm_up + self.thin - 1, num_steps, self.thin)
 
     def adapted_steps(self, num_steps: int) -> Sequence[int]:
         """Early and often for the number of leapfrogs, then at the ends of the windows, then when warm-up ends."""
-        if not self.warmup:
+        if not self._warm_up:
             return ()
-        early = [s for s in (4, 9, 19, 39, 69) if s < self.warmup]
-        return sorted({*early, *windows(self.warmup), self.warmup - 1})
+        early = [s for s in (4, 9, 19, 39, 69) if s < self._warm_up]
+        return sorted({*early, *windows(self._warm_up), self._warm_up - 1})
 
     # --- what ---
 
@@ -104,41 +110,75 @@ class HMC(Method):
             "leapfrogs": scalar(0.0),
             "noted": {"log_joint": scalar(0.0), "acceptance": scalar(0.0), "divergent": scalar(0.0)},
         }
-        state["leapfrogs"] = self._needed(state, adapted=False, warm=True)
+        state["leapfrogs"] = self._needed(
+            state, adapted=not windows(self._warm_up) or self.mass == "identity", warm=True
+        )
         return state
 
-    def step(self, model: Any, state: dict[str, Any], batch: Any, rng: Keys) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """One transition."""
-        mass = make_mass(self.mass)
-        warm = rng.step < self.warmup
-        step_size = self._step_size(state, warm) * (1 + JITTER * (2 * rng.uniform(dtype=state["leapfrogs"].dtype) - 1))
-        momentum = mass.momentum(state["mass"], rng.normal_like(state["params"]))
-        before, slope = model.slope(state["params"], batch)
-        energy = before - mass.kinetic(state["mass"], momentum)
-        point, value = state["params"], before
-        for i in range(self.leapfrogs):
-            # A mode that needs fewer than the longest stands still for the rest: a step of zero changes no bit.
-            size_i = torch.where(i < state["leapfrogs"], step_size, torch.zeros_like(step_size))
-            momentum = {k: p + 0.5 * size_i * slope[k] for k, p in momentum.items()}
-            velocity = mass.velocity(state["mass"], momentum)
-            point = {k: w + size_i * velocity[k] for k, w in point.items()}
-            value, slope = model.slope(point, batch)
-            momentum = {k: p + 0.5 * size_i * slope[k] for k, p in momentum.items()}
-        change = value - mass.kinetic(state["mass"], momentum) - energy
+    @property
+    def num_moves(self) -> int:
+        """Leapfrogs of the mode that needs most."""
+        return self.leapfrogs
+
+    def begin(self, model: Any, state: dict[str, Any], batch: Any, rng: Keys) -> dict[str, Any]:
+        """Draw a momentum."""
+        step_size = self._step_size(state, rng.step < self._warm_up)
+        step_size = step_size * (1 + JITTER * (2 * rng.uniform(dtype=step_size.dtype) - 1))
+        momentum = make_mass(self.mass).momentum(state["mass"], rng.normal_like(state["params"]))
+        log_joint, slope = model.slope(state["params"], batch)
+        return {
+            "params": state["params"],
+            "momentum": momentum,
+            "slope": slope,
+            "log_joint": log_joint,
+            "mass": state["mass"],
+            "step_size": step_size,
+            "left": state["leapfrogs"],
+            "log_joint_before": log_joint.clone(),
+            "energy_before": log_joint - make_mass(self.mass).kinetic(state["mass"], momentum),
+        }
+
+    def move(self, model: Any, walk: dict[str, Any], batch: Any) -> dict[str, Any]:
+        """One leapfrog."""
+        # A mode that needs fewer than the longest stands still for the rest: a step of zero changes no bit.
+        epsilon = torch.where(walk["left"] > 0, walk["step_size"], torch.zeros_like(walk["step_size"]))
+        momentum = {k: p + 0.5 * epsilon * walk["slope"][k] for k, p in walk["momentum"].items()}
+        velocity = make_mass(self.mass).velocity(walk["mass"], momentum)
+        point = {k: w + epsilon * velocity[k] for k, w in walk["params"].items()}
+        log_joint, slope = model.slope(point, batch)
+        momentum = {k: p + 0.5 * epsilon * slope[k] for k, p in momentum.items()}
+        moved = {
+            "params": point,
+            "momentum": momentum,
+            "slope": slope,
+            "log_joint": log_joint,
+            "left": walk["left"] - 1,
+        }
+        return {**walk, **moved}
+
+    def end(
+        self, model: Any, state: dict[str, Any], walk: dict[str, Any], rng: Keys
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Accept or stay, and learn from it while warming up."""
+        mass, warm = make_mass(self.mass), rng.step < self._warm_up
+        change = walk["log_joint"] - mass.kinetic(state["mass"], walk["momentum"]) - walk["energy_before"]
         change = change.masked_fill(~torch.isfinite(change), -torch.inf)
         acceptance = change.clamp(max=0.0).exp()
         accepted = rng.uniform(dtype=acceptance.dtype).log() < change
-        new = {k: torch.where(accepted, point[k], w) for k, w in state["params"].items()}
-        noted = {"log_joint": torch.where(accepted, value, before), "acceptance": acceptance, "divergent": (change < -DIVERGENT).to(change.dtype)}
-        gathering = warm & (rng.step >= min(75, self.warmup // 6))
+        new = {k: torch.where(accepted, walk["params"][k], w) for k, w in state["params"].items()}
+        noted = {
+            "log_joint": torch.where(accepted, walk["log_joint"], walk["log_joint_before"]),
+            "acceptance": acceptance,
+            "divergent": (change < -DIVERGENT).to(change.dtype),
+        }
         state = {
             "params": new,
-            "mass": mass.observed(state["mass"], new, gathering),
+            "mass": mass.observed(state["mass"], new, warm & (rng.step >= min(75, self._warm_up // 6))),
             "tuning": tuned(state["tuning"], acceptance, self.target_acceptance, warm),
             "leapfrogs": state["leapfrogs"],
             "noted": noted,
         }
-        return state, {"log_joint": noted["log_joint"], "acceptance": acceptance, "step_size": step_size}
+        return state, {"log_joint": noted["log_joint"], "acceptance": acceptance, "step_size": walk["step_size"]}
 
     def _step_size(self, state: dict[str, Any], warm: Tensor) -> Tensor:
         if self.step_size is not None:
@@ -148,17 +188,25 @@ class HMC(Method):
     def _needed(self, state: dict[str, Any], adapted: bool, warm: bool) -> Tensor:
         """How many leapfrogs the trajectory takes at the current step size."""
         step_size = self._step_size(state, torch.full_like(state["leapfrogs"], float(warm)) > 0)
+        if not adapted:  # an unsuitable mass asks for tiny steps: warm-up draws are not worth long trajectories
+            return (
+                ((self.trajectory_length or DEFAULT_LENGTH) / step_size).ceil().clamp(1.0, MOST_LEAPFROGS_BEFORE_MASS)
+            )
         if self.trajectory_length is not None:
             return (self.trajectory_length / step_size).round().clamp(min=1.0)
-        return (DEFAULT_LENGTH / step_size).ceil().clamp(1.0, MOST_LEAPFROGS if adapted else MOST_LEAPFROGS_BEFORE_MASS)
+        return (DEFAULT_LENGTH / step_size).ceil().clamp(1.0, MOST_LEAPFROGS)
 
     def adapt(self, model: Any, state: dict[str, Any], step: int) -> dict[str, Any]:
         """At the end of a window the draws' variance becomes the inverse mass, and the step size is sought anew."""
-        ends = windows(self.warmup)
+        ends = windows(self._warm_up)
         if step in ends and self.mass != "identity":
-            state = {**state, "mass": make_mass(self.mass).renewed(state["mass"]), "tuning": restart(state["tuning"]["log_step"])}
-        adapted = self.mass == "identity" or bool(ends) and step >= ends[0]
-        return {**state, "leapfrogs": self._needed(state, adapted, warm=step < self.warmup - 1)}
+            state = {
+                **state,
+                "mass": make_mass(self.mass).renewed(state["mass"]),
+                "tuning": restart(state["tuning"]["log_step"]),
+            }
+        adapted = self.mass == "identity" or not ends or step >= ends[0]
+        return {**state, "leapfrogs": self._needed(state, adapted, warm=step < self._warm_up - 1)}
 
     def replanned(self, state: dict[str, Any]) -> Self:
         """Loop as long as the mode that needs most leapfrogs."""

@@ -99,7 +99,13 @@ class Full(Identity):
         vector = to_vector(params)
         eye = torch.eye(vector.numel(), dtype=vector.dtype, device=vector.device)
         zero = torch.zeros_like(vector)
-        return {**super().init(params), "covariance": eye, "root": eye.clone(), "mean": zero, "squares": torch.zeros_like(eye)}
+        return {
+            **super().init(params),
+            "covariance": eye,
+            "root": eye.clone(),
+            "mean": zero,
+            "squares": torch.zeros_like(eye),
+        }
 
     def momentum(self, mass: dict[str, Any], noise: Weights) -> Weights:
         """p = L⁻ᵀ z with L Lᵀ the covariance."""

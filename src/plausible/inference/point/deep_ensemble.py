@@ -17,7 +17,10 @@ class DeepEnsemble(Method):
     base: Method = MAP()
 
     def __post_init__(self):
-        require(isinstance(self.members, int) and self.members >= 1, f"members must be a positive integer, got {self.members}")
+        require(
+            isinstance(self.members, int) and self.members >= 1,
+            f"members must be a positive integer, got {self.members}",
+        )
         require(isinstance(self.base, Method), f"base must be a method such as pl.MAP(), got {self.base!r}")
 
     def unfold(self) -> tuple[Method, int]:

@@ -60,7 +60,9 @@ class MAP(Method):
             state["second"] = {k: torch.zeros_like(w) for k, w in params.items()}
         return state
 
-    def step(self, model: Any, state: dict[str, Any], batch: Any, rng: Keys) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    def step(
+        self, model: Any, state: dict[str, Any], batch: Any, rng: Keys
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """One update."""
         log_joint, gradient = model.slope(state["params"], batch)
         gradient = scale_(gradient, 1.0 / model.num_data)

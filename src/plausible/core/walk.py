@@ -1,0 +1,117 @@
+"""Trajectories: the beginning and the end run eagerly, and the move between them compiled or captured, many times."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..weights import tree
+from ..weights.rng import Keys
+from ..weights.tree import Tree
+from .capture import WARM_UPS
+from .method import ARRIVAL, Trajectory
+from .target import Batch
+
+if TYPE_CHECKING:
+    from .execution import Execution
+
+log = logging.getLogger("plausible")
+
+
+class Walker:
+    """A stepper for a `Trajectory` whose move is worth compiling or capturing."""
+
+    def __init__(self, execution: Execution):
+        self.execution = execution
+        own, data = execution.numbers_dim, execution.batch_dim
+        self._begin = execution.over_modes(self._begin_one, (0, 0, None, own, data))
+        self._move = execution.over_modes(self._move_one, (0, data))
+        self._end = execution.over_modes(self._end_one, (0, 0, 0, None, own))
+        self._fast: Any = None
+
+    def _method(self, numbers: dict[str, Tensor]) -> Trajectory:
+        method = self.execution.with_numbers(numbers)
+        assert isinstance(method, Trajectory)
+        return method
+
+    def _begin_one(self, state: Tree, key: Tensor, step: Tensor, numbers: dict[str, Tensor], batch: Batch) -> Tree:
+        return self._method(numbers).begin(self.execution.model, state, batch, Keys(key, step))
+
+    def _move_one(self, walk: Tree, batch: Batch) -> Tree:
+        return self._method({}).move(self.execution.model, walk, batch)
+
+    def _traced_one(self, walk: Tree, batch: Batch) -> Tree:
+        return self._method({}).move(self.execution.model.bound(inline=True), walk, batch)
+
+    def _end_one(self, state: Tree, walk: Tree, key: Tensor, step: Tensor, numbers: dict[str, Tensor]) -> Any:
+        return self._method(numbers).end(self.execution.model, state, walk, Keys(key, step).later(ARRIVAL))
+
+    def __call__(self, state: Tree, key: Tensor, step: Tensor, numbers: dict[str, Tensor], batch: Batch) -> Any:
+        """One step."""
+        walk = self._begin(state, key, step, numbers, batch)
+        if self._fast is None:
+            self._fast = self._made_fast(walk, batch)
+        walk = self._fast(walk, batch, self._method({}).num_moves)
+        return self._end(state, walk, key, step, numbers)
+
+    def _repeated(self, move: Any) -> Any:
+        def run(walk: Tree, batch: Batch, count: int) -> Tree:
+            for _ in range(count):
+                walk = move(walk, batch)
+            return walk
+
+        return run
+
+    def _made_fast(self, walk: Tree, batch: Batch) -> Any:
+        """The fast move if it does what the plain one does, else the plain one."""
+        plain = self._repeated(self._move)
+        try:
+            fast: Any = CapturedMoves(self._move, walk, batch) if self.execution.plan.captured else self._compiled()
+            found = fast(tree.clone(walk), batch, 1)
+        except Exception as error:  # noqa: BLE001 - a compiler may fail in any way, and then we go without it
+            lines = str(error).strip().splitlines()
+            log.warning(
+                "trajectories run plainly, since making them fast failed: %s",
+                lines[0] if lines else type(error).__name__,
+            )
+            return plain
+        expected = plain(tree.clone(walk), batch, 1)
+        gap = max(_relative(found["slope"][k], expected["slope"][k]) for k in expected["slope"])
+        if not gap < 1e-3 or not torch.allclose(found["log_joint"], expected["log_joint"], rtol=1e-3, atol=1e-3):
+            log.warning("trajectories run plainly, since the fast move differs by %.2g", gap)
+            return plain
+        return fast
+
+    def _compiled(self) -> Any:
+        traced = self.execution.over_modes(self._traced_one, (0, self.execution.batch_dim))
+        return self._repeated(torch.compile(traced, dynamic=False))
+
+
+class CapturedMoves:
+    """A move recorded as a CUDA graph on a walk in fixed memory."""
+
+    def __init__(self, move: Any, walk: Tree, batch: Batch):
+        self.walk = tree.clone(walk)
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                move(tree.clone(walk), batch)
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            tree.copy_into(self.walk, move(self.walk, batch))
+
+    def __call__(self, walk: Tree, batch: Batch, count: int) -> Tree:
+        """Copy the walk in, replay, and hand it out; the data of a full-batch method stay where they were."""
+        tree.copy_into(self.walk, walk)
+        for _ in range(count):
+            self.graph.replay()
+        return self.walk
+
+
+def _relative(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).norm() / (expected.norm() + 1e-12))
