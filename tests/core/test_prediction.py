@@ -251,3 +251,11 @@ def test_what_cannot_be_predicted_is_refused():
     with pytest.raises(pl.NotSupported, match="evidence"):
         posterior.evidence()
     assert vector_of(posterior.mean).shape == (50,)
+
+
+def test_a_tolerance_stops_when_all_stored_draws_are_used():
+    model = pl.BayesianModel(torch.nn.Linear(1, 1), likelihood=pl.likelihoods.Normal())
+    posterior = pl.posteriors.Samples(model, model.sample_prior(100, seed=0))
+    with pytest.warns(UserWarning, match="after 100 samples.*keep more"):
+        predictive = posterior.predict(torch.ones(3, 1), tolerance=1e-9)
+    assert predictive.outputs.shape[0] == 100

@@ -18,7 +18,8 @@ def schema():
     return learn_schema(
         table(
             size=["1", "2", "", "4"], city=["a", "b", "a", "b"], day=["2024-01-01", "2024-01-02", "2024-03-01", ""],
-            same=["x"] * 4, gone=["", "NA", "?", "null"], key=["k1", "k2", "k3", "k4"], code=["1", "2", "3", "4"], y=["1", "2", "3", "4"],
+            same=["x"] * 4, gone=["", "NA", "?", "null"], key=["k1", "k2", "k3", "k4"],
+            code=list("1234"), y=list("1234"),
         ),
         "y",
     )  # fmt: skip

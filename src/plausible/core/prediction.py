@@ -55,10 +55,12 @@ def predict(
         predictive = _average(posterior, x, num_samples, seed, memory or MEMORY)
         if tolerance is None or float(predictive.mc_error.max()) <= tolerance:
             return predictive
-        if num_samples >= max_samples:
+        drawn = predictive.outputs.shape[0]
+        if num_samples >= max_samples or drawn < num_samples:  # fewer than asked for: all stored draws are used
+            way_out = "raise max_samples" if drawn >= num_samples else "these are all stored draws: keep more of them"
             warnings.warn(
-                f"the Monte Carlo error is still {float(predictive.mc_error.max()):.3g} after {num_samples} samples, above "
-                f"the tolerance {tolerance}; raise max_samples",
+                f"the Monte Carlo error is still {float(predictive.mc_error.max()):.3g} after {drawn} samples, above "
+                f"the tolerance {tolerance}; {way_out}",
                 stacklevel=3,
             )
             return predictive

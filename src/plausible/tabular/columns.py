@@ -188,7 +188,7 @@ def as_data(column: Column) -> dict[str, Any]:
 
 def from_data(data: dict[str, Any]) -> Column:
     """The inverse of `as_data`."""
-    fields = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k != "kind"}
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k != "kind"}
     return KINDS[data["kind"]](**fields)
 
 

@@ -9,7 +9,7 @@ import torch
 from ..datasets import Dataset
 from .preparation import TEST_SHARE, prepare
 from .reading import read_table
-from .targets import Task
+from .targets import Classes, Numbers, Task
 
 
 def table_dataset(
@@ -33,8 +33,8 @@ def table_dataset(
         y_train=goal.encode(parts.train.columns[target]),
         x_test=torch.tensor(schema.encode(parts.test).x, dtype=torch.float32),
         y_test=goal.encode(parts.test.columns[target]),
-        classes=goal.classes if goal.task == "classification" else (),
+        classes=goal.classes if isinstance(goal, Classes) else (),
         feature_names=tuple(schema.features),
-        target_mean=goal.mean if goal.task == "regression" else 0.0,
-        target_scale=goal.scale if goal.task == "regression" else 1.0,
+        target_mean=goal.mean if isinstance(goal, Numbers) else 0.0,
+        target_scale=goal.scale if isinstance(goal, Numbers) else 1.0,
     )

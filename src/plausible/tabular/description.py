@@ -11,6 +11,7 @@ from rich.text import Text
 from .columns import Column, Date, Numeric
 from .fitted import FittedTable
 from .scoring import LEVEL
+from .targets import Classes
 
 BAR = 20  # characters of a whole one
 MOST_ROWS = 30  # of a table of columns
@@ -93,7 +94,7 @@ def story(fitted: FittedTable) -> list[str]:
     ]
     if rows["without target"]:
         lines.insert(3, f"left out: {rows['without target']:,} rows without a value of {target.name}")
-    if target.task == "classification":
+    if isinstance(target, Classes):
         shown = ", ".join(target.classes[:12]) + (" ..." if len(target.classes) > 12 else "")
         lines.insert(1, f"classes: {len(target.classes)} ({shown})")
     return [*lines, *(f"note: {remark}" for remark in fitted.schema.remarks)]

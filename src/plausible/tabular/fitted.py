@@ -16,7 +16,7 @@ from ..core.predictive import Predictive
 from .novelty import Novelty
 from .reading import Table
 from .schema import Inputs, Schema
-from .targets import Target, target_from_data
+from .targets import Classes, Target, target_from_data
 
 VERSION = 1  # of what stands in the notes
 NUM_SAMPLES = 64
@@ -67,7 +67,7 @@ class FittedTable:
 
     def predictives(self, x: np.ndarray) -> Iterator[tuple[slice, Predictive]]:
         """Predictions of consecutive rows; of standardised numbers, where numbers are predicted."""
-        outputs = len(self.target.classes) if self.target.task == "classification" else 1
+        outputs = len(self.target.classes) if isinstance(self.target, Classes) else 1
         rows = max(1, OUTPUTS_AT_A_TIME // (NUM_SAMPLES * outputs))
         for start in range(0, len(x), rows):
             part = slice(start, start + rows)

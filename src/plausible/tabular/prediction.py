@@ -6,9 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
+from ..core.predictive import Predictive
 from .fitted import FittedTable
 from .reading import Table
 from .scoring import LEVEL
+from .targets import Classes, Target
 
 
 @dataclass(frozen=True)
@@ -30,19 +32,19 @@ def predict_table(fitted: FittedTable, table: Table) -> Predictions:
     """Predict every row; the target column may be there and is not looked at."""
     inputs = fitted.inputs(table)
     far = fitted.novelty.far(inputs.x) | inputs.unseen
-    parts = [_columns(fitted, predictive) for _, predictive in fitted.predictives(inputs.x)]
+    parts = [_columns(fitted.target, predictive) for _, predictive in fitted.predictives(inputs.x)]
     columns: dict[str, list[object]] = {name: [value for part in parts for value in part[name]] for name in parts[0]}
     columns["far_from_training"] = ["yes" if row else "no" for row in far]
     return Predictions(columns, inputs.remarks, int(far.sum()))
 
 
-def _columns(fitted: FittedTable, predictive) -> dict[str, list]:
-    if fitted.target.task == "regression":
-        return _of_numbers(predictive, fitted.target.mean, fitted.target.scale)
-    return _of_classes(predictive, fitted.target.classes)
+def _columns(target: Target, predictive: Predictive) -> dict[str, list]:
+    if isinstance(target, Classes):
+        return _of_classes(predictive, target.classes)
+    return _of_numbers(predictive, target.mean, target.scale)
 
 
-def _of_numbers(predictive, mean: float, scale: float) -> dict[str, list]:
+def _of_numbers(predictive: Predictive, mean: float, scale: float) -> dict[str, list]:
     """In the units of the target: stretched, and moved where it is a place and not a width."""
     lower, upper = predictive.interval(LEVEL)
     places = {"mean": predictive.mean, "lower_90": lower, "upper_90": upper}
@@ -57,7 +59,7 @@ def _of_numbers(predictive, mean: float, scale: float) -> dict[str, list]:
     return {name: _written(found[name].squeeze(1)) for name in order}
 
 
-def _of_classes(predictive, classes: tuple[str, ...]) -> dict[str, list]:
+def _of_classes(predictive: Predictive, classes: tuple[str, ...]) -> dict[str, list]:
     probs = predictive.probs
     columns: dict[str, list] = {"predicted": [classes[i] for i in probs.argmax(1).tolist()]}
     columns |= {f"probability of {label}": _written(probs[:, i]) for i, label in enumerate(classes)}

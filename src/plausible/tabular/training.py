@@ -23,7 +23,7 @@ from .novelty import learn_novelty
 from .preparation import TEST_SHARE, prepare
 from .reading import Table, is_missing
 from .scoring import held_out_scores
-from .targets import Task
+from .targets import Classes, Task
 
 NETWORK = 0x6E6574  # the stream of a seed that initialises the network
 HIDDEN = (64,)
@@ -31,6 +31,11 @@ BATCH_SIZE = 64
 # Whichever is longer: a small table needs steps, a large one passes; but a very large one has enough after fewer.
 FEWEST_STEPS, EPOCHS, MOST_STEPS = 1000, 20, 5000
 TRANSITIONS = 500  # of methods that see all data at every step
+
+# Measured on held-out rows. Numbers: the tighter prior keeps a learnt noise scale honest (with the wider one 90 %
+# intervals of the Boston data held 84 %). Classes: the tighter one underfits (digits: 96.3 % right instead of 98.1 %).
+NUMBER_PRIOR = priors.fan_in(priors.Normal(scale=1.0))
+CLASS_PRIOR = priors.Normal(scale=1.0)
 
 # Adam for all that climb: plain SGD, SWAG's usual base, drives a learnt noise scale to places it does not return from
 # (on the yacht data its error was twenty times Adam's).
@@ -70,7 +75,8 @@ def fit_table(
     chosen = _method(method)
     parts = prepare(table, target, task, test_share, seed)
     x, goal = parts.schema.encode(parts.train).x, parts.target
-    model = _model(x.shape[1], len(goal.classes) if goal.task == "classification" else 0, seed)
+    outputs = len(goal.classes) if isinstance(goal, Classes) else 1
+    model = _model(x.shape[1], outputs, goal.task, seed)
     began = time.perf_counter()
     length = _length(chosen, len(parts.train), epochs)
     data = (torch.tensor(x, dtype=torch.float32), goal.encode(parts.train.columns[target]))
@@ -88,7 +94,7 @@ def fit_table(
         "missing": {name: gone for name, values in table.columns.items() if (gone := sum(map(is_missing, values)))},
         "method": type(chosen).__name__,
         "settings": repr(chosen),
-        "network": [x.shape[1], *HIDDEN, model.source.config["outputs"]],
+        "network": [x.shape[1], *HIDDEN, outputs],
         "length": length,
         "batch_size": BATCH_SIZE,
         "seed": seed,
@@ -109,14 +115,15 @@ def _method(method: Method | str) -> Method:
     return METHODS[method]
 
 
-def _model(inputs: int, classes: int, seed: int) -> BayesianModel:
+def _model(inputs: int, outputs: int, task: Task, seed: int) -> BayesianModel:
     with forked(seed, NETWORK):
-        network = MLP(inputs, HIDDEN, classes or 1)
-    likelihood = likelihoods.Categorical() if classes else likelihoods.Normal(scale="learn")
-    return BayesianModel(network, likelihood, priors.fan_in(priors.Normal(scale=1.0)))
+        network = MLP(inputs, HIDDEN, outputs)
+    if task == "classification":
+        return BayesianModel(network, likelihoods.Categorical(), CLASS_PRIOR)
+    return BayesianModel(network, likelihoods.Normal(scale="learn"), NUMBER_PRIOR)
 
 
-def _length(method: Method, rows: int, epochs: int | None) -> dict[str, int]:
+def _length(method: Method, rows: int, epochs: int | None) -> dict[str, Any]:
     if epochs is not None:
         return {"epochs": epochs}
     if method.unfold()[0].full_batch:

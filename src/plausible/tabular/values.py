@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 # Plain decimal notation. float() alone would also take "1_000", "inf" and digits of other scripts.
@@ -43,13 +43,9 @@ def date(text: str, form: str) -> datetime | None:
 
 def fitting_date_formats(texts: Sequence[str]) -> list[str]:
     """The formats in which every text is a date."""
-    return [form for form in DATE_FORMATS if texts and _all(texts, lambda text, f=form: date(text, f) is not None)]
+    return [form for form in DATE_FORMATS if texts and all(date(text, form) is not None for text in texts)]
 
 
 def all_numbers(texts: Sequence[str]) -> bool:
     """Whether every text is a number."""
-    return _all(texts, lambda text: number(text) is not None)
-
-
-def _all(texts: Sequence[str], true_of: Callable[[str], bool]) -> bool:
-    return all(true_of(text) for text in texts)
+    return all(number(text) is not None for text in texts)

@@ -156,7 +156,8 @@ def _rebuild_model(about: Mapping[str, Any], tensors: Mapping[str, Tensor], netw
             raise ValueError(
                 f"the file does not know how to build {about['network']['class']}: give pl.load(path, network)"
             )
-        network = networks.build(about["network"]["name"], about["network"]["config"])
+        precision = next(t.dtype for k, t in tensors.items() if k.endswith("/" + about["parameters"][0]))
+        network = networks.build(about["network"]["name"], about["network"]["config"]).to(precision)
     if not isinstance(network, nn.Module):
         raise TypeError(f"network must be a torch.nn.Module, got {type(network).__name__}")
     network = copy.deepcopy(network)
