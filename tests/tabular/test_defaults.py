@@ -62,7 +62,8 @@ def test_a_csv_is_predicted_as_well_as_by_the_default_network_of_scikit_learn(na
     theirs = np.array([peer_score(path, seed) for seed in range(SPLITS)])
     error = (ours - theirs).std(ddof=1) / np.sqrt(SPLITS)
     print(f"{name}: ours {ours.mean():.4f}, scikit-learn {theirs.mean():.4f}, standard error {error:.4f}")
-    assert ours.mean() >= theirs.mean() - error, (ours, theirs)
+    # One held-out row in all five splits is exactly one standard error, so rounding must not decide.
+    assert ours.mean() >= theirs.mean() - error - 1e-9, (ours, theirs)
 
 
 @pytest.mark.skipif(not UCI.is_dir(), reason="needs the UCI sets under PLAUSIBLE_DATA")
@@ -74,7 +75,6 @@ def test_the_intervals_of_five_uci_sets_hold_nine_values_of_ten(tmp_path):
         features = np.loadtxt(folder / "index_features.txt", ndmin=1).astype(int)
         target = int(np.loadtxt(folder / "index_target.txt"))
         path = write(tmp_path / f"{name}.csv", table[:, features], table[:, target])
-        # Yacht's 308 rows have few enough different targets to be told, and none may be taken for classes.
         found = [
             fit_table(read_table(path), "target", task="regression", test_share=0.1, seed=seed, progress=False).scores
             for seed in range(splits)

@@ -6,7 +6,6 @@ bits and a resumed run must go the way it began.
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -20,6 +19,7 @@ from ..weights import tree
 from ..weights.algebra import Weights, size, slow_vmap_is_an_error
 from ..weights.rng import Keys, forked
 from ..weights.tree import Tree
+from ..weights.twin import twin
 from .capture import Captured
 from .method import Method, Trajectory
 from .model import BayesianModel
@@ -269,10 +269,10 @@ def _differing_numbers(methods: Sequence[Method], device: torch.device) -> dict[
 def _with_numbers(method: Method, numbers: dict[str, Any]) -> Method:
     if not numbers:
         return method
-    twin = copy.copy(method)
+    own = twin(method)
     for k, v in numbers.items():
-        object.__setattr__(twin, k, v)
-    return twin
+        object.__setattr__(own, k, v)
+    return own
 
 
 def _mode_of(batch: Batch, mode: int) -> Batch:

@@ -7,7 +7,6 @@ half of a gradient inside it. Inside a compiled step it is traced as `torch.func
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Self
@@ -18,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from ..weights.algebra import Weights, under_vmap
 from ..weights.rng import Keys
+from ..weights.twin import twin
 
 Batch = Any  # (inputs, targets, weights) inside; see `batch.py` for what users may bring.
 
@@ -49,10 +49,10 @@ class Target(ABC):
 
     def bound(self, **fields: Any) -> Self:
         """A shallow copy with some of its fields set: how `fit` says N, the step's keys and the like."""
-        twin = copy.copy(self)
+        new = twin(self)
         for name, value in fields.items():
-            setattr(twin, name, value)
-        return twin
+            setattr(new, name, value)
+        return new
 
     @property
     def gradient_scale(self) -> float:

@@ -5,7 +5,6 @@ it, so that a prior or likelihood only ever computes with numbers and tensors. W
 fields, anything else by its attributes.
 """
 
-import copy
 import dataclasses
 import numbers
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from torch import Tensor
 from plausible.core import hyperpriors
 from plausible.core.errors import require_positive
 from plausible.core.hyperpriors import Hyperprior
+from plausible.weights.twin import twin
 
 # A description is JSON in a file's header; tensors past this size belong among the file's tensors.
 LARGEST_DESCRIBED_TENSOR = 10_000
@@ -52,7 +52,7 @@ def bind(thing: Any, values: Mapping[str, Tensor]) -> Any:
     for name in values:
         if name not in present:
             raise ValueError(f"{type(thing).__name__} has no unknown {name!r}; it has {_listed(present)}")
-    bound = copy.copy(thing)
+    bound = twin(thing)
     for name, value in _fields(thing).items():
         if isinstance(value, Hyperprior) and name in values:
             object.__setattr__(bound, name, values[name])  # frozen dataclasses refuse plain assignment

@@ -49,7 +49,7 @@ def _of_numbers(fitted: FittedTable, x: Any, y: Tensor) -> dict[str, Any]:
 
 
 def _of_classes(fitted: FittedTable, x: Any, y: Tensor) -> dict[str, Any]:
-    probs = torch.cat([predictive.probs for _, predictive in fitted.predictives(x)])
+    probs = torch.cat([predictive.probs for _, predictive in fitted.predictives(x)]).double()
     curve = metrics.calibration_curve(probs, y, bins=BINS)
     bins = zip(curve.confidence.tolist(), curve.accuracy.tolist(), curve.count.tolist(), strict=True)
     commonest = float(y.bincount().max() / len(y))

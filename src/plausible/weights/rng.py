@@ -6,7 +6,6 @@ evaluation of plain integer operations: the same bits eagerly, under `vmap` and 
 graph cannot record.
 """
 
-import copy
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +14,8 @@ from typing import NamedTuple, overload
 
 import torch
 from torch import Tensor
+
+from plausible.weights.twin import twin
 
 from .threefry import as_int32, counters, threefry, threefry_int
 
@@ -77,9 +78,9 @@ class Keys:
 
     def later(self, call: int) -> "Keys":
         """The same step's numbers from a later call on."""
-        twin = copy.copy(self)
-        twin._call = call
-        return twin
+        later = twin(self)
+        later._call = call
+        return later
 
     def normal(self, shape: Shape = (), dtype: torch.dtype = torch.float32, device: Device = None) -> Tensor:
         """Standard normals."""
