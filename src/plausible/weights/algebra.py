@@ -90,6 +90,42 @@ def root(weights: Mapping[str, Tensor], divisor: Number = 1.0, offset: float = 0
     return dict(zip(weights, roots, strict=True))
 
 
+def can_fuse(weights: Mapping[str, Tensor]) -> bool:
+    """Whether one of torch's fused kernels may take these tensors: plain memory of one floating-point type."""
+    if under_vmap() or len({(w.dtype, w.device) for w in weights.values()}) != 1:
+        return False
+    first = next(iter(weights.values()))
+    return first.device.type == "cpu" or first.dtype != torch.float64  # a GPU's kernel reads the rate in float32
+
+
+def fused_adam_(
+    state: Mapping[str, Weights],
+    uphill: Mapping[str, Tensor],
+    rate: Tensor,
+    count: Tensor,
+    beta: float,
+    beta2: float,
+    offset: float,
+) -> None:
+    """Adam's update of state["params"], ["first"] and ["second"] along `uphill` in one pass over memory, in place."""
+    params = list(state["params"].values())
+    torch._fused_adam_(
+        params,
+        [uphill[k] for k in state["params"]],
+        [state["first"][k] for k in state["params"]],
+        [state["second"][k] for k in state["params"]],
+        [],
+        [count.to(torch.float32)] * len(params),
+        lr=rate if params[0].device.type == "cpu" else rate.float(),
+        beta1=beta,
+        beta2=beta2,
+        weight_decay=0.0,
+        eps=offset,
+        amsgrad=False,
+        maximize=True,
+    )
+
+
 def dot(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Tensor:
     """Inner product over all tensors."""
     return sum((a[k] * b[k]).sum() for k in a)  # type: ignore[return-value]

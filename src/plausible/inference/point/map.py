@@ -13,7 +13,7 @@ from ...core.errors import NotSupported
 from ...core.method import Method, require
 from ...core.posteriors import Delta
 from ...core.schedules import schedule as find_schedule
-from ...weights.algebra import Weights, add_, add_quotient_, average_, norm, root, scale_, square
+from ...weights.algebra import Weights, add_, add_quotient_, average_, can_fuse, fused_adam_, norm, root, scale_, square
 from ...weights.rng import Keys
 
 SECOND_DECAY, EPSILON = 0.999, 1e-8  # Adam's own (Kingma & Ba, 2015)
@@ -68,16 +68,19 @@ class MAP(Method):
         gradient = scale_(gradient, 1.0 / model.num_data)
         if self.clip_norm is not None:
             gradient = scale_(gradient, (self.clip_norm / (norm(gradient) + 1e-12)).clamp(max=1.0))
-        rate = self.learning_rate * find_schedule(self.schedule)(rng.step / model.num_steps)
+        rate = self.learning_rate * find_schedule(self.schedule)(rng.step.double() / model.num_steps)
         if self.optimizer == "sgd":
             add_(scale_(state["first"], self.momentum), gradient)
             add_(state["params"], state["first"], rate)
         else:
-            self._adam(model, state, gradient, rate, rng.step + 1)
+            self._adam(model, state, gradient, rate, rng.step.double() + 1)
         return state, {"log_joint": log_joint}
 
     def _adam(self, model: Any, state: dict[str, Any], gradient: Weights, rate: Tensor, count: Tensor) -> None:
         pull = None
+        if self.optimizer == "adam" and can_fuse(state["params"]) and not isinstance(self.momentum, Tensor):
+            fused_adam_(state, gradient, rate, count, self.momentum, SECOND_DECAY, EPSILON)
+            return
         if self.optimizer == "adamw":
             pull = scale_(model.prior_slope(state["params"]), 1.0 / model.num_data)
             add_(gradient, pull, -1.0)
