@@ -23,7 +23,7 @@ from .posteriors.posterior import Posterior, Stratum
 from .predictive import Predictive
 
 MEMORY = 2 * 1024**3  # bytes that a prediction may hold at a time, unless told otherwise
-CPU_CACHE = 8 * 1024**2  # bytes of activations at a time on a CPU: past the cache larger blocks only get slower
+CPU_CACHE = 40 * 1024**2  # bytes of activations at a time on a CPU: larger blocks leave the cache, smaller ones wait
 NETWORK = 0x6E6574  # the stream of a prediction's seed for networks that draw
 DRAWING = 8  # sets of weights alive for each one drawn: counters, words, uniforms, normals, the vector and its parts
 LIVE = 4  # tensors of the largest size alive at once in a forward pass: a residual, input, output, workspace
