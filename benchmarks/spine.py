@@ -227,8 +227,12 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default=",".join(CASES))
     parser.add_argument("--out")
+    parser.add_argument("--commit", help="where the tree travels without its history")
     options = parser.parse_args()
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    commit = (
+        options.commit
+        or subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    )
     name = (
         torch.cuda.get_device_name()
         if DEVICE.type == "cuda"

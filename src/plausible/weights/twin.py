@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 def twin(thing: T) -> T:
-    """Like `copy.copy`, which torch's compiler refuses to look into before 2.13."""
+    """Like `copy.copy`, which the compiler of torch 2.11 refuses to look into."""
     if not hasattr(thing, "__dict__"):
         return copy.copy(thing)
     new = object.__new__(type(thing))
