@@ -129,6 +129,27 @@ class Trajectory(Method):
         return self.end(model, state, walk, rng.later(ARRIVAL))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Repeated(Method):
+    """Several independent runs of the method in its field `base`; the answer is their mixture."""
+
+    base: Method
+
+    def init(self, model: Any, params: Weights) -> dict[str, Tree]:
+        """The base's."""
+        return self.base.init(model, params)
+
+    def step(
+        self, model: Any, state: dict[str, Tree], batch: Batch, rng: Keys
+    ) -> tuple[dict[str, Tree], dict[str, Tensor]]:
+        """The base's."""
+        return self.base.step(model, state, batch, rng)
+
+    def posterior(self, model: Any, state: dict[str, Tree], draws: Tree | None) -> Posterior:
+        """The base's."""
+        return self.base.posterior(model, state, draws)
+
+
 def require(condition: bool, message: str) -> None:
     """Raise a ValueError unless a hyperparameter is as it must be."""
     if not condition:

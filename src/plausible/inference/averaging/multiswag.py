@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from ...core.method import Method, require
+from ...core.method import Method, Repeated, require
 from .swag import SWAG
 
 
 @dataclass(frozen=True, kw_only=True)
-class MultiSWAG(Method):
+class MultiSWAG(Repeated):
     """M independent SWAG runs from fresh initialisations; the answer is their equal mixture."""
 
     modes: int = 5
@@ -23,15 +22,3 @@ class MultiSWAG(Method):
     def unfold(self) -> tuple[Method, int]:
         """SWAG, `modes` times."""
         return self.base, self.modes
-
-    def init(self, model: Any, params: Any) -> Any:
-        """SWAG's."""
-        return self.base.init(model, params)
-
-    def step(self, model: Any, state: Any, batch: Any, rng: Any) -> Any:
-        """SWAG's."""
-        return self.base.step(model, state, batch, rng)
-
-    def posterior(self, model: Any, state: Any, draws: Any) -> Any:
-        """SWAG's."""
-        return self.base.posterior(model, state, draws)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from ...core.method import Method, require
+from ...core.method import Method, Repeated, require
 from .map import MAP
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeepEnsemble(Method):
+class DeepEnsemble(Repeated):
     """M independent runs of `base` from fresh initialisations; the answer is their equal mixture."""
 
     members: int = 5
@@ -26,15 +25,3 @@ class DeepEnsemble(Method):
     def unfold(self) -> tuple[Method, int]:
         """The base method, `members` times."""
         return self.base, self.members
-
-    def init(self, model: Any, params: Any) -> Any:
-        """The base's."""
-        return self.base.init(model, params)
-
-    def step(self, model: Any, state: Any, batch: Any, rng: Any) -> Any:
-        """The base's."""
-        return self.base.step(model, state, batch, rng)
-
-    def posterior(self, model: Any, state: Any, draws: Any) -> Any:
-        """The base's."""
-        return self.base.posterior(model, state, draws)
