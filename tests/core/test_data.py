@@ -7,9 +7,10 @@ import pytest
 import torch
 from tests.contract_cases import Stop, TwoInputs, assert_same_bits, blobs, differ, mlp, model, seeded, stop_at
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
 
 import plausible as pl
+from plausible.core.data import make_source
 
 X, Y = blobs()
 
@@ -254,3 +255,20 @@ def test_images_with_a_class_per_pixel_ignore_what_is_to_be_ignored():
     assert predictive.probs.shape == (12, 3, 5, 5) and predictive.total.shape == (12, 5, 5)
     changed = images.clone(), labels.clone()
     assert_same_bits(posterior, fit(changed, of, batch_size=5))
+
+
+def test_a_sampler_of_a_subset_counts_only_the_subset():
+    loader = DataLoader(TensorDataset(X, Y), batch_size=5, sampler=SubsetRandomSampler(range(10)))
+    assert fit(loader).model.num_data == 10
+    whole = fit(loader, method=pl.HMC(step_size=0.05, warmup=2), steps=6)
+    assert whole.model.num_data == 10
+
+
+def test_the_weights_of_integer_inputs_have_the_precision_of_the_network():
+    """N / B = 10 / 3 in float32 would be wrong in the eighth digit."""
+    torch.manual_seed(0)
+    of = pl.BayesianModel(nn.Embedding(5, 2).double(), pl.likelihoods.Normal())
+    x = torch.arange(10) % 5
+    y = torch.randn(10, 2, dtype=torch.float64)
+    source = make_source(of, (x, y), batch_size=3, seed=0, device=torch.device("cpu"))
+    assert [float(source.batch(step)[2].sum()) for step in range(4)] == pytest.approx([10.0] * 4, rel=1e-14)

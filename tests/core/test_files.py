@@ -217,3 +217,51 @@ def test_a_posterior_of_a_log_density_survives(tmp_path):
     assert_same_bits(pl.load(tmp_path / "a", density), posterior)
     with pytest.raises(ValueError, match="LogDensity"):
         pl.load(tmp_path / "a")
+
+
+class OwnLikelihood:
+    """A user's own, which a file cannot hold."""
+
+    def log_prob(self, outputs, y):
+        return -((y - outputs) ** 2).sum(-1)
+
+    def distribution(self, outputs):
+        return torch.distributions.Normal(outputs, 0.5**0.5)
+
+
+def test_a_posterior_loaded_with_a_model_has_the_fixed_weights_and_buffers_of_the_file(tmp_path):
+    def of(seed):
+        torch.manual_seed(seed)
+        network = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+        network[0].requires_grad_(False)
+        network[1].running_mean.normal_()
+        return pl.BayesianModel(network, OwnLikelihood(), temperature=0.5)
+
+    x, y = torch.randn(20, 2), torch.randn(20, 2)
+    saved = pl.fit(of(0), (x, y), pl.HMC(step_size=0.05, warmup=2), steps=6, device="cpu", progress=False)
+    saved.save(tmp_path / "a.plausible")
+    again = pl.load(tmp_path / "a.plausible", of(1))
+    assert torch.equal(again.predict(x).mean, saved.predict(x).mean)
+    assert again.model.temperature == 0.5
+
+
+def test_a_prior_that_was_a_posterior_of_known_noise_is_loaded_where_the_noise_is_unknown(tmp_path):
+    def of(scale, prior):
+        torch.manual_seed(0)
+        return pl.BayesianModel(nn.Linear(2, 1), pl.likelihoods.Normal(scale=scale), prior=prior)
+
+    x, y = torch.randn(20, 2), torch.randn(20, 1)
+    settings = {"steps": 40, "device": "cpu", "progress": False}
+    yesterday = pl.fit(of(1.0, pl.priors.Normal()), (x, y), pl.SWAG(rank=3), **settings)
+    today = pl.fit(of("learn", yesterday), (x, y), pl.MAP(learning_rate=1e-3), **settings)
+    today.save(tmp_path / "a.plausible")
+    again = pl.load(tmp_path / "a.plausible", nn.Linear(2, 1))
+    assert torch.equal(again.predict(x).std, today.predict(x).std)
+    assert again.model.log_joint(again.mean, (x, y), 20) == today.model.log_joint(today.mean, (x, y), 20)
+
+
+def test_a_network_of_another_precision_is_refused(tmp_path):
+    of = pl.BayesianModel(nn.Linear(2, 1).double(), pl.likelihoods.Normal())
+    pl.posteriors.Delta(of, of.init()).save(tmp_path / "a.plausible")
+    with pytest.raises(ValueError, match=r"holds torch.float64 .* network.to\(torch.float64\)"):
+        pl.load(tmp_path / "a.plausible", nn.Linear(2, 1))

@@ -236,3 +236,12 @@ def test_doubles_stay_doubles():
 def test_deterministic_is_put_back():
     fit(deterministic=True)
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_warm_start_from_a_posterior_of_other_unknowns_names_what_is_missing():
+    torch.manual_seed(0)
+    y = torch.randn(len(X), 1)
+    known = pl.BayesianModel(nn.Linear(X.shape[1], 1), pl.likelihoods.Normal(scale=1.0))
+    unknown = pl.BayesianModel(nn.Linear(X.shape[1], 1), pl.likelihoods.Normal(scale="learn"))
+    with pytest.raises(ValueError, match=r"missing \['likelihood.scale'\]"):
+        fit(unknown, data=(X, y), init=fit(known, data=(X, y)))

@@ -108,3 +108,28 @@ def test_a_run_of_several_resumes_to_the_same_bits(tmp_path):
 def test_ensembles_are_refused_with_the_way_out():
     with pytest.raises(pl.NotSupported, match="use fit"):
         pl.fit_many(model(), SETS, pl.DeepEnsemble(members=2), **settings())
+
+
+IN_FLOAT64 = {
+    "MAP": [pl.MAP(learning_rate=0.1), pl.MAP(learning_rate=0.03)],
+    "SWAG's scale": [pl.SWAG(rank=3, scale=0.5), pl.SWAG(rank=3, scale=0.7)],
+    "HMC's trajectory": [pl.HMC(trajectory_length=0.5), pl.HMC(trajectory_length=1.3)],
+    "HMC's step": [pl.HMC(step_size=0.01), pl.HMC(step_size=0.03)],
+}
+
+
+@pytest.mark.parametrize("vectorise", [True, False])
+@pytest.mark.parametrize("methods", IN_FLOAT64.values(), ids=IN_FLOAT64)
+def test_a_method_number_of_ones_own_is_used_to_all_digits_and_at_every_step(methods, vectorise):
+    more = settings(steps=30, compile=False)
+    of = pl.BayesianModel(seeded(lambda: torch.nn.Linear(2, 3)).double(), pl.likelihoods.Categorical())
+    found = pl.fit_many(of, (X.double(), Y), methods, vectorise=vectorise, **more)
+    for posterior, method in zip(found, methods, strict=True):
+        assert furthest(posterior, pl.fit(of, (X.double(), Y), method, **more)) < 1e-8
+
+
+@pytest.mark.parametrize("name", ["start", "swag_learning_rate"])
+def test_methods_whose_numbers_change_the_course_of_the_run_are_refused(name):
+    methods = [pl.SWAG(rank=3, **{name: value}) for value in (0.2, 0.5)]
+    with pytest.raises(ValueError, match=f"{name} of SWAG changes its schedule.*call fit for each"):
+        pl.fit_many(model(), (X, Y), methods, **settings(steps=40))

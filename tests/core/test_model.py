@@ -319,3 +319,13 @@ def test_start_values_are_the_networks_own_or_each_layers_reset():
     assert torch.equal(vector_of(fresh), vector_of(model.init(1)))
     assert not torch.allclose(fresh["0.weight"], own["0.weight"])
     assert fresh["0.weight"].abs().max() <= 1 / math.sqrt(3)  # Linear's own law: uniform within 1/√fan-in
+
+
+def test_a_posterior_as_a_prior_goes_where_the_weights_are():
+    model = pl.BayesianModel(network(), pl.likelihoods.Normal())
+    unit = {k: torch.ones_like(w) for k, w in model.init().items()}
+    yesterday = pl.posteriors.Diagonal(model, model.init(), unit)
+    today = pl.BayesianModel(network(), pl.likelihoods.Normal(), prior=yesterday)
+    elsewhere = {k: w.to("meta") for k, w in today.init().items()}  # the device that every machine has besides
+    assert today.log_prior(elsewhere).device.type == "meta"
+    assert today.log_prior(today.init()) == yesterday.log_prob(today.init())

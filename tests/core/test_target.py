@@ -106,3 +106,40 @@ def test_a_posterior_as_prior_contributes_its_density_and_slope():
     _, slopes = model.slope(params, (x[5:], y[5:]), num_data=5)
     by_hand = torch.linalg.solve(truth.covariance, truth.mean - vector_of(params))  # of the whole Gaussian posterior
     torch.testing.assert_close(vector_of(slopes), by_hand, rtol=1e-9, atol=1e-9)
+
+
+class TwoBiases(nn.Module):
+    """Autograd hands out one tensor as the slope of both biases, and an expanded one for a weight that is summed."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.first, self.second = nn.Parameter(torch.tensor([0.3, 0.5])), nn.Parameter(torch.tensor([0.2, -0.7]))
+        self.summed = nn.Parameter(torch.tensor([0.1, 0.2, 0.3]))
+
+    def forward(self, x):
+        return self.layer(x) * self.summed.sum() + (self.first + self.second)
+
+
+@pytest.mark.parametrize("modes", [1, 4])
+@pytest.mark.parametrize("prior", [pl.priors.Normal(scale=0.7), pl.priors.Flat(), Scoreless()])
+def test_slopes_that_autograd_shares_between_weights_are_right_after_they_are_written_into(prior, modes):
+    torch.manual_seed(0)
+    model = pl.BayesianModel(TwoBiases().double(), pl.likelihoods.Normal(scale=0.5), prior=prior)
+    start = model.init()
+    _, expected = gradients(model, start, data(), N)
+    _, found = model.slope(start, data(), num_data=N)
+    method = pl.MAP(optimizer="sgd", momentum=0.0, learning_rate=0.1, schedule="constant")
+    starts = {k: w.expand(modes, *w.shape) for k, w in start.items()} if modes > 1 else start
+    settings = {"steps": 1, "batch_size": N, "num_modes": modes, "init": starts, "device": "cpu", "progress": False}
+    moved = pl.fit(model, data(), method, vectorise=True, **settings).components[-1].mean
+    for k, slope in expected.items():
+        torch.testing.assert_close(found[k], slope, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close((moved[k] - start[k]) / 0.1 * N, slope, rtol=1e-9, atol=1e-9)
+
+
+def test_a_density_that_sums_its_unknowns_can_be_climbed():
+    density = pl.LogDensity(lambda p: p["a"].sum() - (p["b"] ** 2).sum(), {"a": torch.zeros(3), "b": torch.ones(2)})
+    method = pl.MAP(optimizer="sgd", momentum=0.0, learning_rate=0.1, schedule="constant")
+    found = pl.fit(density, None, method, steps=2, device="cpu", progress=False).mean
+    torch.testing.assert_close(found, {"a": torch.full((3,), 0.2), "b": torch.full((2,), 0.64)})

@@ -77,3 +77,8 @@ def test_modes_cannot_be_asked_for_twice():
         pl.DeepEnsemble(members=0)
     with pytest.raises(ValueError, match="base"):
         pl.DeepEnsemble(base="adam")
+
+
+def test_an_ensemble_of_ensembles_is_refused():
+    with pytest.raises(ValueError, match="base must be a method of one mode"):
+        pl.DeepEnsemble(base=pl.MultiSWAG(modes=2))

@@ -9,6 +9,7 @@ from tests.oracles import linear_regression, vector_of
 from torch import nn
 
 import plausible as pl
+from plausible.weights.rng import Keys, run_key
 
 QUIET = {"progress": False, "compile": False}
 RATES = {"sgd": 0.02, "adam": 0.05, "adamw": 0.05}
@@ -193,3 +194,22 @@ def test_a_hierarchical_scale_without_a_highest_point_is_refused():
     )
     with pytest.raises(pl.NotSupported, match="HMC"):
         pl.fit(model, (torch.zeros(3, 2), torch.zeros(3, 1)), pl.MAP(), steps=1, progress=False)
+
+
+def test_the_fused_update_leaves_the_same_state_as_the_written_one(monkeypatch):
+    """A run may go on compiled or vectorised from a state that the fused kernel left, so its moments must be the same."""
+    from plausible.inference.point import map as module
+
+    problem = linear_regression(seed=3)
+    target = problem.model().bound(num_data=float(len(problem.y)), num_steps=10)
+    states = []
+    for fused in (True, False):
+        if not fused:
+            monkeypatch.setattr(module, "can_fuse", lambda weights: False)
+        state = pl.MAP().init(target, target.init())
+        for step in range(5):
+            state, _ = pl.MAP().step(target, state, problem.data(), Keys(run_key(0), torch.tensor(step)))
+        states.append(state)
+    for part in ("params", "first", "second"):
+        for k in states[0][part]:
+            torch.testing.assert_close(states[0][part][k], states[1][part][k], rtol=1e-10, atol=1e-14)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset, default_collate
 
 from ..weights.rng import forked, permutation
 from . import batch as batches
@@ -75,7 +75,10 @@ class Resident(Source):
         seed: int,
         device: torch.device,
         num_data: float | None,
+        dtype: torch.dtype = torch.float32,
     ):
+        # N / B needs more digits than a half has.
+        self.dtype = torch.float64 if dtype == torch.float64 else torch.float32
         self.home = device if _fits(device, (inputs, targets)) else torch.device("cpu")
         self.inputs, self.targets = batches.place((inputs, targets), self.home)
         self.weights = None if weights is None else weights.to(device)
@@ -89,10 +92,7 @@ class Resident(Source):
         self._ragged = self._scaled(self.size - (self.steps_per_epoch - 1) * self.batch_size)
 
     def _scaled(self, real: int) -> Tensor:
-        dtype = (
-            torch.float64 if any(t.dtype == torch.float64 for t in pytree.tree_leaves(self.inputs)) else torch.float32
-        )
-        weights = torch.zeros(self.batch_size, dtype=dtype)
+        weights = torch.zeros(self.batch_size, dtype=self.dtype)
         weights[:real] = self.num_data / real
         return weights.to(self.device)
 
@@ -152,11 +152,13 @@ class Loaded(Source):
         sized = not isinstance(loader.dataset, IterableDataset)
         if num_data is None and not sized:
             raise ValueError("an IterableDataset does not say how many examples there are; give fit(..., num_data=N)")
-        self.num_data = float(num_data if num_data is not None else len(loader.dataset))  # type: ignore[arg-type]
+        # A sampler of a subset says which examples are data at all; others only say how they are taken.
+        known = loader.sampler if isinstance(loader.sampler, SubsetRandomSampler) else loader.dataset
+        self.num_data = float(num_data if num_data is not None else len(known))  # type: ignore[arg-type]
         if self.num_data == 0:
             raise ValueError("the data set is empty")
         self._given = num_data is not None
-        self._examples, self._weighted = len(loader.dataset) if sized else None, False  # type: ignore[arg-type]
+        self._examples, self._weighted = len(known) if sized else None, False  # type: ignore[arg-type]
         self.batch_size = loader.batch_size or _batch_sampler_size(loader)
         self.steps_per_epoch = max(1, len(loader) if sized else math.ceil(self.num_data / self.batch_size))
         self._next, self._iterator = -1, iter(())
@@ -317,7 +319,7 @@ def _resident(
         if not bool(weights.sum() > 0):
             raise ValueError("all weights are zero, so there are no data")
     check_targets(model, inputs, targets, device)
-    return Resident(inputs, targets, weights, batch_size, seed, device, num_data)
+    return Resident(inputs, targets, weights, batch_size, seed, device, num_data, model.dtype)
 
 
 def check_targets(model: BayesianModel, inputs: Any, targets: Any, device: torch.device) -> None:

@@ -92,7 +92,10 @@ class Execution:
         self.model, self.plan, self.keys, self.seeds = model, plan, keys, list(seeds)
         self.modes, self.device = len(params), keys.device
         self.method = methods[0]
-        self.numbers = _differing_numbers(methods, self.device)
+        own = _differing_numbers(methods)
+        dtype = next(iter(model.start.values())).dtype
+        self.numbers = {k: torch.tensor(v, dtype=dtype, device=self.device) for k, v in own.items()}
+        self._own_numbers = [{k: v[i] for k, v in own.items()} for i in range(len(params))]
         self.per_mode_batch = False  # set by `fit_many`: every mode has data of its own
         states = [self._method(i).init(model, p) for i, p in enumerate(params)]
         self.lanes: list[Tree] = [tree.stack(states)] if plan.vectorised else states
@@ -120,7 +123,7 @@ class Execution:
 
     def mode_method(self, mode: int) -> Method:
         """The method of one mode, with its own numbers."""
-        return _with_numbers(self.method, {k: float(v[mode]) for k, v in self.numbers.items()})
+        return _with_numbers(self.method, self._own_numbers[mode])
 
     def _own_buffers(self) -> Weights | None:
         if not isinstance(self.model, BayesianModel) or not self.model.network.written:
@@ -231,12 +234,14 @@ class Execution:
 
     def keep(self) -> list[Tree]:
         """A record of every lane, by the method's `keep`."""
-        return [self._each_lane(self.method.keep, lane) for lane in range(len(self.lanes))]
+        return [
+            self._each_lane(lambda method, state: method.keep(self.model, state), i) for i in range(len(self.lanes))
+        ]
 
     def adapt(self, step: int) -> None:
         """Let the method adapt every mode, then read what its Python loops must know."""
         for lane in range(len(self.lanes)):
-            new = self._each_lane(lambda model, state: self.method.adapt(model, state, step), lane)
+            new = self._each_lane(lambda method, state: method.adapt(self.model, state, step), lane)
             tree.copy_into(self.lanes[lane], new)
         self.replan()
 
@@ -246,8 +251,11 @@ class Execution:
         self.method = self.method.replanned(joint)
 
     def _each_lane(self, function: Callable[..., Tree], lane: int) -> Tree:
-        call = lambda state: function(self.model, state)  # noqa: E731
-        return torch.vmap(call)(self.lanes[lane]) if self.plan.vectorised else call(self.lanes[lane])
+        """A function of a mode's method (with its own numbers) and state."""
+        call = lambda state, numbers: function(self.with_numbers(numbers), state)  # noqa: E731
+        if self.plan.vectorised:
+            return torch.vmap(call, in_dims=(0, self.numbers_dim))(self.lanes[lane], self.numbers)
+        return call(self.lanes[lane], {k: v[lane] for k, v in self.numbers.items()})
 
 
 class _Inlined:
@@ -260,10 +268,10 @@ class _Inlined:
         return self.one(state, key, step, numbers, batch, inline=True)
 
 
-def _differing_numbers(methods: Sequence[Method], device: torch.device) -> dict[str, Tensor]:
+def _differing_numbers(methods: Sequence[Method]) -> dict[str, list[float]]:
     tables = [m.numbers() for m in methods]
     names = [k for k in tables[0] if any(t.get(k) != tables[0][k] for t in tables)]
-    return {k: torch.tensor([t[k] for t in tables], dtype=torch.float32, device=device) for k in names}
+    return {k: [t[k] for t in tables] for k in names}
 
 
 def _with_numbers(method: Method, numbers: dict[str, Any]) -> Method:

@@ -93,6 +93,7 @@ class BayesianModel(Target):
         self._start = {k: self.network.parameters[k] for k in self.weight_names}
         self._precisions = self._fixed_precisions()
         self._placed_precisions: dict[torch.device, tuple[Tensor, float]] = {}
+        self._placed_posteriors: dict[torch.device, Any] = {}
         like = next(iter(self._start.values()))
         for k, h in self.hyperpriors.items():
             natural = torch.as_tensor(h.start, dtype=like.dtype, device=like.device)
@@ -195,7 +196,8 @@ class BayesianModel(Target):
             total = total + hyperprior.log_prob(natural[k]).sum()
         for g in self.groups:
             if g.joint:
-                total = total + g.prior.log_prob({k: params[k] for k in g.names})
+                prior = self._posterior_on(next(iter(params.values())).device, g.prior)
+                total = total + prior.log_prob({k: params[k] for k in g.names})
                 continue
             prior = bind(g.prior, {k.rpartition(".")[2]: natural[k] for k in g.unknowns()}) if g.unknowns() else g.prior
             for name in g.names:
@@ -280,9 +282,18 @@ class BayesianModel(Target):
         return value, slopes
 
     def place_constants(self, device: torch.device) -> None:
-        """The precisions of fixed normal priors."""
+        """The precisions of fixed normal priors, and a posterior that is the prior."""
+        for g in self.groups:
+            if g.joint:
+                self._posterior_on(device, g.prior)
         if self._precisions is not None:
             self._precisions_on(torch.empty(0, dtype=self.dtype, device=device))
+
+    def _posterior_on(self, device: torch.device, prior: Any) -> Any:
+        """Yesterday's posterior where today's weights are: a loaded one is on the CPU."""
+        if device not in self._placed_posteriors:
+            self._placed_posteriors[device] = prior if prior.device == device else prior.to(device)
+        return self._placed_posteriors[device]
 
     def _precisions_on(self, like: Tensor) -> tuple[Tensor, float]:
         if like.device not in self._placed_precisions:

@@ -63,6 +63,7 @@ class Run:
         self.model.place_constants(device)
         _refuse_unsuitable(self.model, methods[0])
         self.methods = [m.resolved(self.model, self.steps) for m in methods]
+        _refuse_different_courses(methods, self.methods, self.steps)
         self._find_side_effects()
         self.everything = source.full() if full else None
         if separate:
@@ -305,6 +306,23 @@ def _number_of_steps(epochs: int | None, steps: int | None, steps_per_epoch: int
     if steps is not None:
         return steps
     return (DEFAULT_EPOCHS if epochs is None else epochs) * steps_per_epoch
+
+
+def _refuse_different_courses(given: Sequence[Method], methods: Sequence[Method], steps: int) -> None:
+    """All runs of a `fit_many` keep and adapt at the same steps, and share all but the numbers of their own method."""
+
+    def course(m: Method) -> tuple[Any, ...]:
+        rest = {f.name: getattr(m, f.name) for f in dataclasses.fields(m) if f.name not in m.numbers()}
+        return list(m.kept_steps(steps)), list(m.adapted_steps(steps)), m.capacity(steps), rest
+
+    for told, m in zip(given[1:], methods[1:], strict=True):
+        if course(m) != course(methods[0]):
+            mine, first = told.numbers(), given[0].numbers()
+            names = [k for k in {**mine, **first} if mine.get(k) != first.get(k)]
+            raise ValueError(
+                f"the methods of one fit_many must go one course, and {' and '.join(names)} of {type(told).__name__} changes "
+                "its schedule or when it keeps draws; call fit for each"
+            )
 
 
 def _refuse_unsuitable(model: Target, method: Method) -> None:

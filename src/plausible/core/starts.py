@@ -44,7 +44,7 @@ def _start(model: Any, init: Any, mode: int, modes: int, seed: int) -> Weights:
     if init is None:
         return model.init(None if mode == 0 else mode_seed(seed, mode))
     if isinstance(init, Posterior):
-        return _from_posterior(init, mode, modes)
+        return _from_params(model, _from_posterior(init, mode, modes), mode, modes=1)
     if isinstance(init, Mapping):
         return _from_params(model, init, mode, modes)
     raise TypeError(f"init must be a string, a posterior or a dictionary of tensors, got {type(init).__name__}")

@@ -8,7 +8,7 @@ half of a gradient inside it. Inside a compiled step it is traced as `torch.func
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -84,7 +84,7 @@ class Target(ABC):
         scale = self.gradient_scale
         if scale == 1.0:
             slopes, value = torch.func.grad_and_value(self.objective)(params, batch, key)
-            return value, slopes
+            return value, {k: s.clone() for k, s in slopes.items()}  # as below; a compiler makes nothing of it
         slopes, value = torch.func.grad_and_value(lambda p: self.objective(p, batch, key) * scale)(params)
         return value / scale, {k: s / scale for k, s in slopes.items()}
 
@@ -100,10 +100,23 @@ class Target(ABC):
             slopes = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
         if scale != 1.0:
             slopes = tuple(s / scale for s in slopes)
-        return value.detach(), dict(zip(params, slopes, strict=True))
+        return value.detach(), dict(zip(params, _in_memory_of_their_own(slopes), strict=True))
 
     def _stacked(self, args: tuple, dims: tuple) -> tuple[Tensor, Weights]:
         return self._direct(torch.vmap(self.objective, in_dims=dims, randomness="error"), *args)
+
+
+def _in_memory_of_their_own(slopes: Sequence[Tensor]) -> list[Tensor]:
+    """Autograd gives a + b one tensor for both slopes, and a sum an expanded one; but slopes are written into."""
+    seen: set[int] = set()
+    own = []
+    for s in slopes:
+        shared = s.data_ptr() in seen or any(
+            step == 0 and length > 1 for step, length in zip(s.stride(), s.shape, strict=True)
+        )
+        own.append(s.clone() if shared else s)
+        seen.add(s.data_ptr())
+    return own
 
 
 class _Escape(torch.autograd.Function):

@@ -116,13 +116,13 @@ def fused_adam_(
         [state["second"][k] for k in state["params"]],
         [],
         [count.to(torch.float32)] * len(params),
-        lr=rate if params[0].device.type == "cpu" else rate.float(),
+        lr=-(rate if params[0].device.type == "cpu" else rate.float()),
         beta1=beta,
         beta2=beta2,
         weight_decay=0.0,
         eps=offset,
         amsgrad=False,
-        maximize=True,
+        maximize=False,  # which would store the moments of the negative gradient; a negative rate climbs as well
     )
 
 

@@ -45,7 +45,10 @@ def load(
     """
     tensors, manifest = container.read(path, "posterior")
     tensors = tree.to(tensors, device or "cpu")
-    model = network if isinstance(network, Target) else _rebuild_model(manifest["model"], tensors, network)
+    if isinstance(network, Target) and not isinstance(network, BayesianModel):
+        model: Target = network
+    else:
+        model = _rebuild_model(manifest["model"], tensors, network)
     posterior = _rebuild(manifest["posterior"], "posterior", tensors, model)
     _check_shapes(posterior, model, path)
     return posterior
@@ -133,7 +136,8 @@ def _describe_part(part: Any, known: Mapping[str, type]) -> dict[str, Any]:
 
 def _describe_prior(model: BayesianModel, tensors: dict[str, Tensor]) -> dict[str, Any]:
     if isinstance(model.prior, Posterior):
-        return {"posterior": _describe(model.prior, "prior", tensors)}
+        then = _describe_part(model.prior.model.likelihood, likelihoods.registry)
+        return {"posterior": _describe(model.prior, "prior", tensors), "likelihood": then}
     if isinstance(model.prior, Mapping):
         return {"patterns": [[k, _describe_part(p, priors.registry)] for k, p in model.prior.items()]}
     return _describe_part(model.prior, priors.registry)
@@ -148,7 +152,11 @@ def _rebuild_part(about: Mapping[str, Any], known: Mapping[str, type], what: str
     return unspec(about, known)
 
 
-def _rebuild_model(about: Mapping[str, Any], tensors: Mapping[str, Tensor], network: nn.Module | None) -> BayesianModel:
+def _rebuild_model(
+    about: Mapping[str, Any], tensors: Mapping[str, Tensor], network: nn.Module | BayesianModel | None
+) -> BayesianModel:
+    given = network if isinstance(network, BayesianModel) else None
+    network = network.source if isinstance(network, BayesianModel) else network
     if about["class"] != "BayesianModel":
         raise ValueError(f"this is a posterior of a {about['class']}: give it to pl.load(path, log_density)")
     if network is None:
@@ -166,8 +174,15 @@ def _rebuild_model(about: Mapping[str, Any], tensors: Mapping[str, Tensor], netw
     _restore(dict(network.named_buffers()), buffers, [])
     for name, p in network.named_parameters():
         p.requires_grad_(name in about["parameters"])
-    if isinstance(about["prior"], Mapping) and "posterior" in about["prior"]:
-        plain = BayesianModel(network, _rebuild_part(about["likelihood"], likelihoods.registry, "likelihood"))
+    if given is not None:  # what a file cannot hold is the user's; what was fixed in the fit is the file's
+        model = BayesianModel(
+            network, given.likelihood, given.prior, about["parameters"], about["temperature"], given.batch_rule
+        )
+        return model.bound(num_data=about["num_data"])
+    if "posterior" in about["prior"]:
+        # Its own likelihood, since the noise may have been known then and be unknown now.
+        then = about["prior"].get("likelihood", about["likelihood"])
+        plain = BayesianModel(network, _rebuild_part(then, likelihoods.registry, "likelihood"))
         prior: Any = _rebuild(about["prior"]["posterior"], "prior", tensors, plain)
     elif "patterns" in about["prior"]:
         prior = {k: _rebuild_part(p, priors.registry, "prior") for k, p in about["prior"]["patterns"]}
@@ -200,3 +215,8 @@ def _check_shapes(posterior: Posterior, model: Target, path: str | Path) -> None
         if k not in one or one[k].shape[1:] != start.shape:
             found = tuple(one[k].shape[1:]) if k in one else "nothing"
             raise ValueError(f"{path} is not a posterior of this network: {k} is {tuple(start.shape)}, stored {found}")
+        if one[k].dtype != start.dtype:
+            raise ValueError(
+                f"{path} holds {one[k].dtype} and {k} of this network is {start.dtype}; convert it, as in "
+                f"network.to({one[k].dtype})"
+            )

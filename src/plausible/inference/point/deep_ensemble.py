@@ -21,6 +21,7 @@ class DeepEnsemble(Repeated):
             f"members must be a positive integer, got {self.members}",
         )
         require(isinstance(self.base, Method), f"base must be a method such as pl.MAP(), got {self.base!r}")
+        require(self.base.unfold()[1] is None, f"base must be a method of one mode such as pl.SWAG(), got {self.base}")
 
     def unfold(self) -> tuple[Method, int]:
         """The base method, `members` times."""
