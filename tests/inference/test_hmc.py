@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy import stats
 from tests.oracles import anisotropic_covariance, assert_chains, effective_size, linear_regression
+from torch import nn
 from torch.distributions import constraints
 
 import plausible as pl
@@ -221,3 +222,14 @@ def test_a_warm_up_that_leaves_no_draw_is_refused():
 def test_wrong_settings_are_refused_when_they_are_given(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         pl.HMC(**wrong)
+
+
+@pytest.mark.parametrize("steps", [50, 60, 80])
+def test_a_short_warm_up_ends_with_a_step_size_that_is_accepted(steps):
+    """Two or three steps after the last renewal of the mass left acceptances of zero, and one draw many times."""
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 3), torch.randn(40, 2)
+    model = pl.BayesianModel(nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 2)), pl.likelihoods.Normal())
+    for seed in range(3):
+        chain = pl.fit(model, (x, y), pl.HMC(), steps=steps, seed=seed, compile=False, device="cpu", progress=False)
+        assert chain.statistics["acceptance"].mean() > 0.6

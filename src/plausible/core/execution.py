@@ -21,6 +21,7 @@ from ..weights.rng import Keys, forked
 from ..weights.tree import Tree
 from ..weights.twin import twin
 from .capture import Captured
+from .compilation import compiled
 from .method import Method, Trajectory
 from .model import BayesianModel
 from .target import Batch, Target
@@ -189,7 +190,7 @@ class Execution:
             return [Captured(plain) for _ in self.lanes]
         if not self.plan.compiled:
             return [plain] * len(self.lanes)
-        fast = torch.compile(self._lifted(_Inlined(self.one)), dynamic=False)
+        fast = compiled(self._lifted(_Inlined(self.one)))
         stepper = fast if self._agrees(fast, plain, batch) else plain
         return [stepper] * len(self.lanes)
 

@@ -225,9 +225,9 @@ class Run:
     def _configuration(self, precision: str | None) -> dict[str, Any]:
         shapes = {k: [list(v.shape), str(v.dtype)] for k, v in self.model.start.items()}
         return {
-            "method": [
-                re.sub(r" at 0x[0-9a-f]+", "", repr(m)) for m in self.methods
-            ],  # a user's function has an address
+            "method": [_described(m) for m in self.methods],
+            "likelihood": _described(getattr(self.model, "likelihood", None)),
+            "prior": _described(getattr(self.model, "prior", None)),
             "modes": self.execution.modes,
             "seeds": self.seeds,
             "steps": self.steps,
@@ -295,6 +295,10 @@ class Run:
                 f"this network draws random numbers in eval mode too, so its log joint is another one at every call and "
                 f"{type(self.methods[0]).__name__} has nothing to sample; is a dropout missing training=self.training?"
             )
+
+
+def _described(thing: Any) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(thing))  # a user's function or object has an address
 
 
 def _number_of_steps(epochs: int | None, steps: int | None, steps_per_epoch: int) -> int:

@@ -12,6 +12,7 @@ from ..weights import tree
 from ..weights.rng import Keys
 from ..weights.tree import Tree
 from .capture import WARM_UPS
+from .compilation import compiled
 from .method import ARRIVAL, Trajectory
 from .target import Batch
 
@@ -87,7 +88,7 @@ class Walker:
 
     def _compiled(self) -> Any:
         traced = self.execution.over_modes(self._traced_one, (0, self.execution.batch_dim))
-        return self._repeated(torch.compile(traced, dynamic=False))
+        return self._repeated(compiled(traced))
 
 
 class CapturedMoves:

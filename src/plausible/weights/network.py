@@ -42,6 +42,8 @@ class KeyedDropout(nn.Module):
         """Zero a random share of x and scale the rest up."""
         if not self.training or self.rate == 0.0:
             return x
+        if self.rate == 1.0:
+            return torch.zeros_like(x)
         # A layer used twice in one forward must not repeat its mask.
         rng = Keys(self.key, self.key[0] * 0 + self.calls)
         self.calls += 1

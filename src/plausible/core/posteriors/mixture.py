@@ -35,6 +35,9 @@ class Mixture(Posterior):
         self.model = components[0].model
         self._components, self._shares = list(components), shares / shares.sum()
 
+    def __repr__(self) -> str:
+        return f"Mixture({len(self._components)} components, the first {self._components[0]!r})"
+
     @property
     def components(self) -> list[Posterior]:
         """The members."""

@@ -167,6 +167,9 @@ class Posterior(ABC):
 
         save(self, path)
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({sum(w.numel() for w in self.model.start.values()):,} unknowns)"
+
     def _keys(self, indices: Sequence[int], seed: int) -> Tensor:
         return run_key(seed, torch.as_tensor(list(indices), device=self.device))
 

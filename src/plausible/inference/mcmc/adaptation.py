@@ -7,6 +7,7 @@ from torch import Tensor
 
 SHRINKAGE, DELAY, DECAY = 0.05, 10.0, 0.75  # the paper's γ, t₀ and κ
 FIRST_WINDOW, FIRST_LENGTH, LAST_WINDOW = 75, 25, 50  # Stan's
+SHORTEST_LAST = 10  # the search restarts ten times too high: in fewer steps it would not come down
 
 
 def restart(log_step: Tensor) -> dict[str, Tensor]:
@@ -44,7 +45,7 @@ def windows(warmup: int) -> list[int]:
         return []
     first, last, length = FIRST_WINDOW, LAST_WINDOW, FIRST_LENGTH
     if first + length + last > warmup:
-        first, last = int(0.15 * warmup), int(0.1 * warmup)
+        first, last = int(0.15 * warmup), max(SHORTEST_LAST, int(0.1 * warmup))
         length = warmup - first - last
     ends, begin = [], first
     while begin < warmup - last:
