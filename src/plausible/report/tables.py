@@ -33,10 +33,13 @@ Rows = Mapping[str, Mapping[str, Estimate]]
 
 def comparison_table(title: str, rows: Rows, columns: Mapping[str, Column]) -> Table:
     """One row a method; the best values of each column are marked, all of those that look the same as printed."""
-    table = Table(title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    # Narrow gaps, so that all columns fit into 80 characters; where they do not, lines break and no digit is lost.
+    table = Table(
+        title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1)
+    )
     table.add_column("method", no_wrap=True)
     for column in columns.values():
-        table.add_column(column.heading, justify="right")
+        table.add_column(column.heading, justify="right", overflow="fold")
     best = {key: best_of(rows, key, column) for key, column in columns.items()}
     for method, row in rows.items():
         cells = [_cell(row[key], column.form, best[key]) for key, column in columns.items()]
@@ -51,7 +54,8 @@ def written(value: float, form: str) -> str:
 
 def error_written(value: Estimate, form: str) -> str:
     """The standard error as it is printed, with its sign before it; nothing where there is none."""
-    return "" if math.isnan(value.error) else f"±{format(value.error, form)}"
+    rounded = ".2g" if form.endswith("g") else form  # of an error two digits say enough
+    return "" if math.isnan(value.error) else f"±{format(value.error, rounded)}"
 
 
 def best_of(rows: Rows, key: str, column: Column) -> str | None:
