@@ -80,7 +80,9 @@ def compare(
 
     shown, told = Console(), Console(stderr=True, highlight=False)
     said = "every method" if methods is None else ", ".join(chosen)
-    told.print(f"Comparing {said} on {', '.join(wanted)}.", markup=False)  # before torch is imported, which takes seconds
+    told.print(
+        f"Comparing {said} on {', '.join(wanted)}.", markup=False
+    )  # before torch is imported, which takes seconds
     from .report.comparison import compare as run
 
     numbers = [seed] if quick else list(range(seed, seed + seeds))

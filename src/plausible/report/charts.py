@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from html import escape
 
-MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 46, 12, 12, 40
+MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, MARGIN_BOTTOM = 54, 12, 12, 40
 
 
 class Plot:
@@ -93,7 +93,9 @@ class Plot:
             found.append(f'<text x="{MARGIN_LEFT - 6}" y="{at + 4:.1f}" text-anchor="end">{value:g}</text>')
         x_label, y_label = (escape(label) for label in self.labels)
         middle = (MARGIN_TOP + floor) / 2
-        found.append(f'<text x="{(MARGIN_LEFT + right) / 2:.0f}" y="{height - 6}" text-anchor="middle">{x_label}</text>')
+        found.append(
+            f'<text x="{(MARGIN_LEFT + right) / 2:.0f}" y="{height - 6}" text-anchor="middle">{x_label}</text>'
+        )
         found.append(
             f'<text transform="rotate(-90)" x="{-middle:.0f}" y="11" text-anchor="middle">{y_label}</text>'
         )  # turned, so that across is up

@@ -95,9 +95,13 @@ def _table(comparison: Comparison) -> str:
             error = f"<small>{escape(error_written(row[key], column.form))}</small>"
             cells += f'<td data-value="{row[key].mean!r}"{" class=best" if mark else ""}>{text}{mark} {error}</td>'
         label = escape(method)
-        body += f'<tr><th scope="row" data-value="{label}" title="{escape(ABOUT.get(method, ""))}">{label}</th>{cells}</tr>'
+        body += (
+            f'<tr><th scope="row" data-value="{label}" title="{escape(ABOUT.get(method, ""))}">{label}</th>{cells}</tr>'
+        )
     errors = ", ± one standard error" if len(comparison.seeds) > 1 else ""
-    caption = f"Mean over {len(comparison.seeds)} seed{'s' * (len(comparison.seeds) != 1)}{errors}. Click a heading to sort."
+    caption = (
+        f"Mean over {len(comparison.seeds)} seed{'s' * (len(comparison.seeds) != 1)}{errors}. Click a heading to sort."
+    )
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="Table of methods"><table><caption>{caption}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
@@ -112,7 +116,7 @@ def _trade(comparison: Comparison) -> str:
     low, high = (pick(n + s * e for n, e in zip(losses, errors, strict=True)) for pick, s in ((min, -1), (max, 1)))
     pad = 0.12 * (high - low) or 0.1
     across = (min(seconds) / 1.5, max(seconds) * 2.2)  # room for the names at the right
-    plot = Plot(across, (low - pad, high + pad), "seconds to fit", "NLL", size=(640, 320), log_x=True)
+    plot = Plot(across, (low - pad, high + pad), "seconds to fit", "NLL", size=(860, 320), log_x=True)
     shown = sorted(zip(rows, seconds, losses, errors, strict=True), key=lambda entry: -entry[2])
     taken: list[tuple[float, float]] = []
     for method, second, loss, error in shown:

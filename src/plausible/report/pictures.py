@@ -86,7 +86,9 @@ def plane_maps(grid: Predictive, data: Dataset, name: str, most: float) -> str:
     aleatoric, epistemic = (v.numpy().reshape(GRID, GRID) for v in (grid.aleatoric, grid.epistemic))
     names = " or ".join(data.classes[:4])
     return (
-        figure("Decision", _map(probs @ palette, data, name, "decision"), f"The colour mixes the probabilities: {names}.")
+        figure(
+            "Decision", _map(probs @ palette, data, name, "decision"), f"The colour mixes the probabilities: {names}."
+        )
         + figure(
             "Aleatoric: the classes overlap",
             _map(_heat(aleatoric / ceiling), data, name, "aleatoric uncertainty"),

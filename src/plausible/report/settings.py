@@ -96,7 +96,9 @@ def outliers_of(data: Dataset) -> tuple[Tensor | None, str]:
     if is_plane(data):
         points, _ = plotted_box(data)
         known = torch.cat([data.x_train, data.x_test])
-        return points[torch.cdist(points, known).amin(1) > FAR], "points of the plotted box farther than 1 from all data"
+        return points[
+            torch.cdist(points, known).amin(1) > FAR
+        ], "points of the plotted box farther than 1 from all data"
     return None, ""
 
 

@@ -35,7 +35,9 @@ class TemperatureScaled:
     def predict(self, x: Any) -> Predictive:
         """The prediction with softened probabilities."""
         hot = self.posterior.predict(x)
-        return Predictive(hot.outputs / self.temperature, hot.likelihood, hot.weights, hot.unknowns, hot.strata, hot.exact)
+        return Predictive(
+            hot.outputs / self.temperature, hot.likelihood, hot.weights, hot.unknowns, hot.strata, hot.exact
+        )
 
 
 def fit_temperature(logits: Tensor, y: Tensor) -> float:
