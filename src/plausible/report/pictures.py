@@ -174,15 +174,15 @@ def fan(predictive: Predictive, data: Dataset) -> str:
     def units(values: Tensor) -> list[float]:
         return (values.flatten()[picks] * data.target_scale + data.target_mean).tolist()
 
-    bands = {level: [units(v) for v in predictive.interval(level)] for level in (0.9, 0.5)}
+    (low90, high90), (low50, high50) = ([units(v) for v in predictive.interval(level)] for level in (0.9, 0.5))
     truth, middle = units(data.y_test), units(predictive.mean)
-    everything = [*truth, *bands[0.9][0], *bands[0.9][1]]
+    everything = [*truth, *low90, *high90]
     low, high = min(everything), max(everything)
     pad = 0.04 * (high - low)
     across = [float(k + 1) for k in range(len(picks))]
     plot = Plot((1, len(picks)), (low - pad, high + pad), "test examples by prediction", "target", size=(560, 300))
-    plot.band(across, *bands[0.9], "wide")
-    plot.band(across, *bands[0.5], "narrow")
+    plot.band(across, low90, high90, "wide")
+    plot.band(across, low50, high50, "narrow")
     plot.line(list(zip(across, middle, strict=True)), "curve")
     for x, y in zip(across, truth, strict=True):
         plot.dot(x, y, "truth", 2.2)

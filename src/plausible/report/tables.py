@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from rich import box
-from rich.markup import escape
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.table import Table
+
 
 MARK = "*"  # beside the best of a column, for terminals and files without colour
 
@@ -33,6 +33,10 @@ Rows = Mapping[str, Mapping[str, Estimate]]
 
 def comparison_table(title: str, rows: Rows, columns: Mapping[str, Column]) -> Table:
     """One row a method; the best values of each column are marked, all of those that look the same as printed."""
+    from rich import box  # when it is used: the library itself imports nothing that it can do without
+    from rich.markup import escape
+    from rich.table import Table
+
     # Narrow gaps, so that all columns fit into 80 characters; where they do not, lines break and no digit is lost.
     table = Table(
         title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1)
