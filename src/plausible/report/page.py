@@ -70,7 +70,7 @@ def _section(comparison: Comparison, number: int) -> str:
     return (
         f'<section id="data{number}" aria-labelledby="heading{number}"><h2 id="heading{number}">{name}</h2>'
         f'<p class="about">{rest}</p>{_table(comparison)}'
-        f'<div class="card"><h3>Better against quicker</h3>{_trade(comparison)}'
+        f'<div class="card"><h3>Better against quicker</h3><div class="wider">{_trade(comparison)}</div>'
         f'<p class="caption">Down is better, left is quicker. Point at a dot, or reach it with the tab key, for its '
         f"numbers.</p></div>{_panels(comparison, number)}"
         f"{listed}</section>"
@@ -116,7 +116,7 @@ def _trade(comparison: Comparison) -> str:
     low, high = (pick(n + s * e for n, e in zip(losses, errors, strict=True)) for pick, s in ((min, -1), (max, 1)))
     pad = 0.12 * (high - low) or 0.1
     across = (min(seconds) / 1.5, max(seconds) * 2.2)  # room for the names at the right
-    plot = Plot(across, (low - pad, high + pad), "seconds to fit", "NLL", size=(860, 320), log_x=True)
+    plot = Plot(across, (low - pad, high + pad), "seconds to fit", "NLL", size=(640, 300), log_x=True)
     shown = sorted(zip(rows, seconds, losses, errors, strict=True), key=lambda entry: -entry[2])
     taken: list[tuple[float, float]] = []
     for method, second, loss, error in shown:

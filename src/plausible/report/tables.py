@@ -39,7 +39,13 @@ def comparison_table(title: str, rows: Rows, columns: Mapping[str, Column]) -> T
 
     # Narrow gaps, so that all columns fit into 80 characters; where they do not, lines break and no digit is lost.
     table = Table(
-        title=escape(title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1)
+        title=escape(title),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 0, 0, 1),
+        show_edge=False,
+        pad_edge=False,
     )
     table.add_column("method", no_wrap=True)
     for column in columns.values():
