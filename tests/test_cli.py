@@ -138,7 +138,7 @@ def test_compare_prints_a_table_whose_numbers_are_those_of_a_fit(tmp_path, monke
     loss = torch.nn.functional.nll_loss(probs.log(), data.y_test)
     row = [cell.rstrip(tables.MARK) for cell in row_of(result.output, "swag")]
     assert row[1] == f"{right:.1%}" and row[2] == f"{loss:.3f}"
-    assert "map + temperature" in result.output and "best of its column" in result.output
+    assert "map-temperature" in result.output and "best of its column" in result.output
     assert (tmp_path / "report.html").is_file() and "report.html" in result.output
 
 
@@ -155,7 +155,7 @@ def test_compare_runs_hmc_where_it_is_asked_for_and_scores_numbers_in_their_unit
     page = tmp_path / "numbers.html"
     result = call("compare", "diabetes", "--methods", "map,hmc", "--epochs", "4", "--seeds", "1", "--report", str(page))
     assert result.exit_code == 0, result.output
-    for heading in ("RMSE", "NLL", "CRPS", "90 % interval"):
+    for heading in ("RMSE", "NLL", "CRPS", "in 90 %"):
         assert heading in result.output
     rmse = float(row_of(result.output, "map")[1].rstrip(tables.MARK))
     spread = float(pl.datasets.diabetes().target_scale)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import plausible as pl
-from plausible.report import scoring, settings, temperature
+from plausible.report import scoring, settings, tables, temperature
 from plausible.report.comparison import SCALED
 
 
@@ -35,7 +35,7 @@ def test_the_result_has_a_row_and_a_posterior_for_each_method_and_for_temperatur
     assert set(moons.rows["swag"]) == set(moons.columns)
     assert all(row["seconds"].mean > 0 and row["milliseconds"].mean > 0 for row in moons.rows.values())
     text = str(moons)
-    assert "OOD AUROC" in text and SCALED in text and "±" in text
+    assert "AUROC" in text and SCALED in text and "±" in text
 
 
 def test_one_seed_has_no_standard_error():
@@ -48,10 +48,18 @@ def test_the_temperature_is_where_the_slope_of_the_loss_vanishes():
     y = torch.distributions.Categorical(logits=logits / 2.5).sample()  # what is right is less sure than the logits say
     found = temperature.fit_temperature(logits, y)
     rate = torch.tensor(1 / found, dtype=torch.float64, requires_grad=True)
-    loss = torch.nn.functional.cross_entropy(logits * rate, y)
+    loss = torch.nn.functional.cross_entropy(logits * rate, y, label_smoothing=1 / 402)
     (slope,) = torch.autograd.grad(loss, rate)
     assert abs(slope.item()) < 1e-6
     assert 1.5 < found < 4.5
+
+
+def test_examples_that_are_all_right_do_not_ask_for_certainty():
+    logits = 3 * torch.nn.functional.one_hot(torch.arange(60) % 3, 3).double()
+    found = temperature.fit_temperature(logits, torch.arange(60) % 3)
+    # With smoothed labels the best probability of the right class is the label's own, 1 - 2/3 of the smoothing.
+    wanted = 1 - (2 / 3) / 62
+    assert (logits / found).softmax(1).max().item() == pytest.approx(wanted, rel=1e-5)
 
 
 def test_temperature_scaling_divides_the_logits_and_changes_no_answer(moons):
@@ -118,3 +126,18 @@ def test_what_cannot_be_compared_is_told_with_what_can(arguments, message):
 def test_no_seed_at_all_is_refused():
     with pytest.raises(ValueError, match="seeds must be at least one"):
         pl.compare("moons", ["map"], seeds=0, progress=False)
+
+
+def test_a_table_of_usual_numbers_fits_into_eighty_characters_with_all_its_digits():
+    from io import StringIO
+
+    from rich.console import Console
+
+    estimate = tables.Estimate(0.97342, 0.0123)
+    rows = {name: dict.fromkeys(scoring.CLASSIFICATION, estimate) for name in (SCALED, "map")}
+    for row in rows.values():
+        row.update(seconds=tables.Estimate(19.2, 10.1), milliseconds=tables.Estimate(195.2, 15.1))
+    console = Console(width=80, file=StringIO())
+    console.print(tables.comparison_table("digits", rows, scoring.CLASSIFICATION))
+    words = console.file.getvalue().split()
+    assert {"accuracy", "predict", "AUROC", "0.973*", "±0.012", "97.3%*", "±1.2%", "195.2", "±10.1"} <= set(words)

@@ -20,7 +20,7 @@ from .settings import METHODS, SETTINGS, Setting, model_for, outliers_of, settin
 from .tables import Column, Estimate, comparison_table
 from .temperature import TemperatureScaled, fit_temperature, held_out
 
-SCALED = "map + temperature"  # the row of temperature scaling
+SCALED = "map-temperature"  # the row of temperature scaling
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # A second lock beside the escaping: even a script that slipped in could not reach out, nor load anything.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 ABOUT = {entry.name: entry.summary for entry in ENTRIES} | {
-    "map + temperature": "MAP with its confidence softened by one number, fitted on held-out examples.",
+    "map-temperature": "MAP with its confidence softened by one number, fitted on held-out examples.",
 }
 MEANING = {
     "accuracy": "Share of right answers; higher is better.",

@@ -37,7 +37,7 @@ def comparison_table(title: str, rows: Rows, columns: Mapping[str, Column]) -> T
     from rich.markup import escape
     from rich.table import Table
 
-    # Narrow gaps, so that all columns fit into 80 characters; where they do not, lines break and no digit is lost.
+    # Two lines a method and narrow gaps: all columns fit into 80 characters, and no digit is cut off.
     table = Table(
         title=escape(title),
         title_justify="left",
@@ -49,7 +49,7 @@ def comparison_table(title: str, rows: Rows, columns: Mapping[str, Column]) -> T
     )
     table.add_column("method", no_wrap=True)
     for column in columns.values():
-        table.add_column(column.heading, justify="right", overflow="fold")
+        table.add_column("\n".join(column.heading.rsplit(" ", 1)), justify="right", no_wrap=True)
     best = {key: best_of(rows, key, column) for key, column in columns.items()}
     for method, row in rows.items():
         cells = [_cell(row[key], column.form, best[key]) for key, column in columns.items()]
@@ -79,4 +79,4 @@ def best_of(rows: Rows, key: str, column: Column) -> str | None:
 def _cell(value: Estimate, form: str, best: str | None) -> str:
     text, error = written(value.mean, form), error_written(value, form)
     marked = f"[bold green]{text}{MARK}[/]" if text == best else f"{text} "
-    return f"{marked.rstrip()} {error}" if error else marked
+    return f"{marked}\n{error} " if error else marked

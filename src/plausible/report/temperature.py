@@ -41,11 +41,15 @@ class TemperatureScaled:
 
 
 def fit_temperature(logits: Tensor, y: Tensor) -> float:
-    """The temperature whose NLL on these examples is least, by golden section: the NLL has one valley in log T."""
+    """The temperature whose NLL on these examples is least, by golden section: the NLL has one valley in log T.
+
+    The labels are smoothed by 1 / (n + 2) as in Platt (1999): n right answers out of n would ask for T = 0.
+    """
     logits = logits.detach().double()
+    smoothing = 1 / (len(y) + 2)
 
     def loss(log_temperature: float) -> float:
-        return float(cross_entropy(logits / math.exp(log_temperature), y))
+        return float(cross_entropy(logits / math.exp(log_temperature), y, label_smoothing=smoothing))
 
     low, high = math.log(COLDEST), math.log(HOTTEST)
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
