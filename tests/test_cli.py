@@ -111,6 +111,8 @@ def test_cite_of_swag_is_the_swag_paper():
         (["compare", "--quick", "--epochs", "20"], "give one of --quick and --epochs"),
         (["compare", "pyproject.toml"], "say which column to predict: --target COLUMN"),
         (["compare", "a.csv", "b.csv", "--target", "price"], "--target is a column of one file, got 2 files"),
+        (["compare", "--report", "nowhere/report.html"], "--report must lie in a folder that exists"),
+        (["compare", "--report", "/"], "--report must be a file, and / is a folder"),
         (["compare", "nowhere.csv", "--target", "price"], "nowhere.csv"),
     ],
 )

@@ -76,6 +76,8 @@ def compare(
         raise typer.BadParameter("give one of --quick and --epochs, not both")
     if report.is_dir():
         raise typer.BadParameter(f"--report must be a file, and {report} is a folder")
+    if not no_report and not report.resolve().parent.is_dir():  # now, and not after minutes of work
+        raise typer.BadParameter(f"--report must lie in a folder that exists, got {report}")
     from rich.console import Console
 
     shown, told = Console(), Console(stderr=True, highlight=False)
