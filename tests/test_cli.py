@@ -213,7 +213,7 @@ def test_the_best_of_each_column_is_marked_and_ties_are_marked_together():
         "c": {"high": float("nan"), "low": 0.6, "plain": 3.0},
     }
     rows = {name: {k: tables.Estimate(v, math.nan) for k, v in row.items()} for name, row in rows.items()}
-    cells = rows_of(tables.comparison_table("t", rows, columns))
+    cells = rows_of(tables.comparison_table(rows, columns))
     marked = {name: [tables.MARK in cell for cell in row] for name, row in cells.items()}
     assert marked == {"a": [True, False, False], "b": [True, True, False], "c": [False, False, False]}
     assert cells["c"][0].strip() == "–"

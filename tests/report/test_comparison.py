@@ -138,6 +138,15 @@ def test_a_table_of_usual_numbers_fits_into_eighty_characters_with_all_its_digit
     for row in rows.values():
         row.update(seconds=tables.Estimate(19.2, 10.1), milliseconds=tables.Estimate(195.2, 15.1))
     console = Console(width=80, file=StringIO())
-    console.print(tables.comparison_table("digits", rows, scoring.CLASSIFICATION))
+    console.print(tables.comparison_table(rows, scoring.CLASSIFICATION))
     words = console.file.getvalue().split()
     assert {"accuracy", "predict", "AUROC", "0.973*", "±0.012", "97.3%*", "±1.2%", "195.2", "±10.1"} <= set(words)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", ["moons", "digits"])
+def test_no_method_of_the_demonstration_is_worse_than_map_by_more_than_two_standard_errors(data):
+    rows = pl.compare(data, progress=False).rows
+    allowed = rows["map"]["nll"].mean + 2 * rows["map"]["nll"].error
+    worse = {name: row["nll"] for name, row in rows.items() if name != SCALED and row["nll"].mean > allowed}
+    assert worse == {}, f"MAP plus two standard errors is {allowed:.4f}"  # scaling trains on less data

@@ -64,7 +64,10 @@ class Comparison:
         return write_report([self], path)
 
     def __rich__(self) -> Any:
-        return comparison_table(self.title, self.rows, self.columns)
+        from rich.console import Group
+        from rich.text import Text
+
+        return Group(Text(self.title, style="bold"), comparison_table(self.rows, self.columns))
 
     def __str__(self) -> str:
         from rich.console import Console

@@ -21,6 +21,7 @@ BINS = 10
 SHOWN_IMAGES = 8
 SHOWN_NUMBERS = 120  # examples of a fan
 MAP_SIZE = (300, 270)
+NUMBERS_SIZE = (440, 300)
 
 
 def figure(heading: str, picture: str, caption: str) -> str:
@@ -180,7 +181,7 @@ def fan(predictive: Predictive, data: Dataset) -> str:
     low, high = min(everything), max(everything)
     pad = 0.04 * (high - low)
     across = [float(k + 1) for k in range(len(picks))]
-    plot = Plot((1, len(picks)), (low - pad, high + pad), "test examples by prediction", "target", size=(560, 300))
+    plot = Plot((1, len(picks)), (low - pad, high + pad), "test examples by prediction", "target", size=NUMBERS_SIZE)
     plot.band(across, low90, high90, "wide")
     plot.band(across, low50, high50, "narrow")
     plot.line(list(zip(across, middle, strict=True)), "curve")
@@ -196,7 +197,7 @@ def interval_calibration(predictive: Predictive, data: Dataset) -> str:
     needed = (2 * below - 1).abs().flatten()  # the level of the central interval that just holds the true value
     levels = [k / 20 for k in range(21)]
     held = [float((needed <= level).float().mean()) for level in levels]
-    plot = Plot((0, 1), (0, 1), "level of the interval", "share it holds")
+    plot = Plot((0, 1), (0, 1), "level of the interval", "share it holds", size=NUMBERS_SIZE)
     plot.line([(0, 0), (1, 1)], "ideal")
     plot.line(list(zip(levels, held, strict=True)), "curve")
     caption = "On the dashed line, 90 % intervals hold 90 % of the true values; below it they are too narrow."

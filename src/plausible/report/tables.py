@@ -31,22 +31,14 @@ class Estimate(NamedTuple):
 Rows = Mapping[str, Mapping[str, Estimate]]
 
 
-def comparison_table(title: str, rows: Rows, columns: Mapping[str, Column]) -> Table:
+def comparison_table(rows: Rows, columns: Mapping[str, Column]) -> Table:
     """One row a method; the best values of each column are marked, all of those that look the same as printed."""
     from rich import box  # when it is used: the library itself imports nothing that it can do without
     from rich.markup import escape
     from rich.table import Table
 
     # Two lines a method and narrow gaps: all columns fit into 80 characters, and no digit is cut off.
-    table = Table(
-        title=escape(title),
-        title_justify="left",
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 0, 0, 1),
-        show_edge=False,
-        pad_edge=False,
-    )
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False, pad_edge=False)
     table.add_column("method", no_wrap=True)
     for column in columns.values():
         table.add_column("\n".join(column.heading.rsplit(" ", 1)), justify="right", no_wrap=True)
