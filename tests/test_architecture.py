@@ -24,6 +24,7 @@ HEIGHT = {layer: height for height, row in enumerate(ROWS) for layer in row}
 NEIGHBOURS = {
     ("optim", "inference"),  # drop-in optimisers are the same update functions
     ("cli", "cli_table"),  # some of its commands
+    ("report", "tabular"),  # a comparison may be of a file
 }
 SHARED_FAMILY = "point"  # every family under inference may start from a point estimate
 TOP = len(ROWS) - 1

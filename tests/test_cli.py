@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import plausible as pl
 from plausible import cli
-from plausible.report import catalogue, comparison, tables
+from plausible.report import catalogue, scoring, settings, tables
 
 ROOT = Path(__file__).parents[1]
 
@@ -78,7 +78,7 @@ def test_the_catalogue_has_exactly_the_public_methods():
         if isinstance(getattr(pl, name), type) and issubclass(getattr(pl, name), pl.Method) and name != "Method"
     }
     assert {entry.class_name for entry in catalogue.ENTRIES} == public
-    assert {name: type(method).__name__ for name, method in comparison.METHODS.items()} == {
+    assert {name: type(method).__name__ for name, method in settings.METHODS.items()} == {
         entry.name: entry.class_name for entry in catalogue.ENTRIES
     }
 
@@ -109,6 +109,11 @@ def test_cite_of_swag_is_the_swag_paper():
         (["compare", "--methods", "map,vogn"], "got 'vogn'"),
         (["compare", "moon"], "data must be any of moons, circles, digits"),
         (["compare", "--quick", "--epochs", "20"], "give one of --quick and --epochs"),
+        (["compare", "pyproject.toml"], "say which column to predict: --target COLUMN"),
+        (["compare", "a.csv", "b.csv", "--target", "price"], "--target is a column of one file, got 2 files"),
+        (["compare", "--report", "nowhere/report.html"], "--report must lie in a folder that exists"),
+        (["compare", "--report", "/"], "--report must be a file, and / is a folder"),
+        (["compare", "nowhere.csv", "--target", "price"], "nowhere.csv"),
     ],
 )
 def test_a_wrong_name_is_told_with_the_right_ones(arguments, message):
@@ -117,46 +122,67 @@ def test_a_wrong_name_is_told_with_the_right_ones(arguments, message):
     assert message in " ".join(result.output.split())
 
 
-def test_compare_prints_a_table_whose_numbers_are_those_of_a_fit():
+def row_of(output: str, method: str) -> list[str]:
+    (row,) = [line.split() for line in output.splitlines() if line.split()[:1] == [method] and "%" in line]
+    return row
+
+
+def test_compare_prints_a_table_whose_numbers_are_those_of_a_fit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     result = call("compare", "moons", "--methods", "map,swag", "--quick", "--seed", "3")
     assert result.exit_code == 0, result.output
     data = pl.datasets.moons()
-    setting = comparison.SETTINGS["moons"].shortened(cli.QUICK_EPOCHS)
-    model = comparison.model_for(data, setting.hidden, seed=3)
-    posterior = pl.fit(model, data.train, comparison.METHODS["map"], epochs=cli.QUICK_EPOCHS, seed=3, progress=False)
+    setting = settings.SETTINGS["moons"].shortened(cli.QUICK_EPOCHS)
+    model = settings.model_for(data, setting.hidden, seed=3)
+    posterior = pl.fit(model, data.train, settings.METHODS["swag"], epochs=cli.QUICK_EPOCHS, seed=3, progress=False)
     probs = posterior.predict(data.x_test).probs
     right = (probs.argmax(1) == data.y_test).double().mean()
     loss = torch.nn.functional.nll_loss(probs.log(), data.y_test)
-    (row,) = [line for line in result.output.splitlines() if "map" in line and "│" in line]
-    assert f"{right:.2%}" in row and f"{loss:.4f}" in row
-    assert "swag" in result.output and "best of its column" in result.output
+    row = [cell.rstrip(tables.MARK) for cell in row_of(result.output, "swag")]
+    assert row[1] == f"{right:.1%}" and row[2] == f"{loss:.3f}"
+    assert "map-temperature" in result.output and "best of its column" in result.output
+    assert (tmp_path / "report.html").is_file() and "report.html" in result.output
 
 
-def test_compare_leaves_hmc_out_of_large_networks_and_says_so():
-    result = call("compare", "wine", "--epochs", "8")
+def test_compare_leaves_hmc_out_of_large_networks_and_says_so(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = call("compare", "wine", "--epochs", "8", "--seeds", "2", "--no-report")
     assert result.exit_code == 0, result.output
-    assert not [line for line in result.output.splitlines() if "hmc" in line and "│" in line]
-    assert "plausible compare wine --methods hmc" in " ".join(result.output.split())
+    assert not [line for line in result.output.splitlines() if line.split()[:1] == ["hmc"] and "%" in line]
+    assert "runs only when asked: --methods hmc" in " ".join(result.output.split())
+    assert "±" in result.output and list(tmp_path.iterdir()) == []
 
 
-def test_compare_runs_hmc_where_it_is_asked_for_and_scores_numbers_in_their_units():
-    result = call("compare", "diabetes", "--methods", "map,hmc", "--epochs", "4")
+def test_compare_runs_hmc_where_it_is_asked_for_and_scores_numbers_in_their_units(tmp_path):
+    page = tmp_path / "numbers.html"
+    result = call("compare", "diabetes", "--methods", "map,hmc", "--epochs", "4", "--seeds", "1", "--report", str(page))
     assert result.exit_code == 0, result.output
-    for heading in ("RMSE", "NLL", "CRPS", "90 % interval"):
+    for heading in ("RMSE", "NLL", "CRPS", "in 90 %"):
         assert heading in result.output
-    (row,) = [line for line in result.output.splitlines() if "map" in line and "│" in line]
-    rmse = float(row.split("│")[2].strip(" *"))
+    rmse = float(row_of(result.output, "map")[1].rstrip(tables.MARK))
     spread = float(pl.datasets.diabetes().target_scale)
-    assert (
-        0.5 * spread < rmse < 1.5 * spread
-    )  # a few epochs: about as good as the mean, in the data's units and not in deviations
+    # A few epochs: about as good as the mean, in the data's units and not in deviations.
+    assert 0.5 * spread < rmse < 1.5 * spread
+    assert page.is_file()
+
+
+def test_compare_reads_a_table_and_predicts_the_column_asked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 2, generator=generator)
+    lines = [f"{a:.4f},{b:.4f},{3000 + 200 * a - 100 * b:.1f}" for a, b in x.tolist()]
+    Path("houses.csv").write_text("\n".join(["size,age,price", *lines]) + "\n")
+    result = call("compare", "houses.csv", "--target", "price", "--methods", "map", "--quick")
+    assert result.exit_code == 0, result.output
+    assert "houses: 160 training and 40 test examples" in result.output and "CRPS" in result.output
+    assert "houses" in Path("report.html").read_text()
 
 
 def test_regression_scores_are_those_of_a_normal_in_closed_form():
     data = pl.datasets.diabetes()
     outputs = torch.zeros(1, *data.y_test.shape)
     predictive = pl.Predictive(outputs, pl.likelihoods.Normal(scale=1.0), exact=True)
-    scores = comparison.scores(predictive, data)
+    scores = scoring.scores(predictive, data)
     y, scale = data.y_test.double() * data.target_scale, data.target_scale
     law = torch.distributions.Normal(0.0, torch.tensor(scale, dtype=torch.float64))
     assert scores["rmse"] == pytest.approx(y.square().mean().sqrt().item(), rel=1e-5)
@@ -177,16 +203,17 @@ def rows_of(table) -> dict[str, list[str]]:
 
 def test_the_best_of_each_column_is_marked_and_ties_are_marked_together():
     columns = {
-        "high": comparison.Column("high", ".2f", "high"),
-        "low": comparison.Column("low", ".2f", "low"),
-        "plain": comparison.Column("plain", ".0f", None),
+        "high": tables.Column("high", ".2f", "high"),
+        "low": tables.Column("low", ".2f", "low"),
+        "plain": tables.Column("plain", ".0f", None),
     }
     rows = {
         "a": {"high": 0.901, "low": 0.5, "plain": 1.0},
         "b": {"high": 0.899, "low": 0.4, "plain": 2.0},
         "c": {"high": float("nan"), "low": 0.6, "plain": 3.0},
     }
-    cells = rows_of(tables.comparison_table("t", rows, columns))
+    rows = {name: {k: tables.Estimate(v, math.nan) for k, v in row.items()} for name, row in rows.items()}
+    cells = rows_of(tables.comparison_table(rows, columns))
     marked = {name: [tables.MARK in cell for cell in row] for name, row in cells.items()}
     assert marked == {"a": [True, False, False], "b": [True, True, False], "c": [False, False, False]}
     assert cells["c"][0].strip() == "–"
@@ -195,13 +222,13 @@ def test_the_best_of_each_column_is_marked_and_ties_are_marked_together():
 def test_the_network_of_a_comparison_follows_from_the_seed_and_leaves_the_global_generator_alone():
     before = torch.get_rng_state()
     data = pl.datasets.moons()
-    first, again, other = (comparison.model_for(data, (4,), seed).init() for seed in (0, 0, 1))
+    first, again, other = (settings.model_for(data, (4,), seed).init() for seed in (0, 0, 1))
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(first[k], again[k]) for k in first)
     assert not torch.equal(first["layers.0.weight"], other["layers.0.weight"])
 
 
 def test_every_data_set_of_the_command_line_loads():
-    assert set(comparison.SETTINGS) == set(cli.DATASETS)
-    for name, setting in comparison.SETTINGS.items():
+    assert set(settings.SETTINGS) == set(cli.DATASETS)
+    for name, setting in settings.SETTINGS.items():
         assert setting.load().name.replace("_", "-") == name

@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # the public names, as editors and type checkers follow them;
     from .inference.averaging import SWAG, MultiSWAG
     from .inference.mcmc import HMC
     from .inference.point import MAP, DeepEnsemble
+    from .report.comparison import Comparison, compare
 
 __version__ = "0.1.0"
 
@@ -47,6 +48,7 @@ _HOMES = {
     "SWAG": "inference.averaging",
     "BayesianModel": "core.model",
     "Checkpoint": "core.files.checkpoint",
+    "Comparison": "report.comparison",
     "DeepEnsemble": "inference.point",
     "Diagnostics": "core.diagnostics",
     "Evidence": "core.evidence",
@@ -56,6 +58,7 @@ _HOMES = {
     "NotSupported": "core.errors",
     "Posterior": "core.posteriors",
     "Predictive": "core.predictive",
+    "compare": "report.comparison",
     "fit": "core.fit",
     "fit_many": "core.fit",
     "load": "core.files.posterior_file",
@@ -68,6 +71,7 @@ __all__ = [
     "SWAG",
     "BayesianModel",
     "Checkpoint",
+    "Comparison",
     "DeepEnsemble",
     "Diagnostics",
     "Evidence",
@@ -78,6 +82,7 @@ __all__ = [
     "Posterior",
     "Predictive",
     "callbacks",
+    "compare",
     "datasets",
     "fit",
     "fit_many",

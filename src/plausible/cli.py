@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +12,7 @@ from . import cli_table
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from .report.comparison import Setting
+    from .report.comparison import Comparison
 
 app = typer.Typer(
     name="plausible",
@@ -46,8 +47,10 @@ def main(
 @app.command()
 def compare(
     data: Annotated[
-        list[str] | None, typer.Argument(metavar="DATA", help=f"Any of {', '.join(DATASETS)}; or all.")
+        list[str] | None,
+        typer.Argument(metavar="DATA", help=f"Any of {', '.join(DATASETS)}; or all; or a CSV or Parquet file."),
     ] = None,
+    target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of the file to predict.")] = None,
     methods: Annotated[
         str | None,
         typer.Option(
@@ -55,77 +58,91 @@ def compare(
             help="Separated by commas; see `plausible methods`. HMC runs unasked only on small networks.",
         ),
     ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How often each method is trained.")] = 5,
     epochs: Annotated[
         int | None, typer.Option(min=4, help="Passes over the data; HMC's steps keep their proportion.")
     ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help=f"The same as --epochs {QUICK_EPOCHS}: does everything work?")
+        bool, typer.Option("--quick", help=f"The same as --seeds 1 --epochs {QUICK_EPOCHS}: does everything work?")
     ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Every random number follows from it; the data stay the same.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="The first seed; the data stay the same.")] = 0,
+    report: Annotated[Path, typer.Option(metavar="FILE", help="Where the pictures go.")] = Path("report.html"),
+    no_report: Annotated[bool, typer.Option("--no-report", help="Only print the tables.")] = False,
 ) -> None:
     """Compare what several methods predict, trained on the same network and data (by default moons and digits)."""
-    wanted = _chosen_data(data)
+    wanted = _chosen_data(data, target)
     chosen = _chosen_methods(methods)
     if quick and epochs is not None:
         raise typer.BadParameter("give one of --quick and --epochs, not both")
-    length = QUICK_EPOCHS if quick else epochs
+    if report.is_dir():
+        raise typer.BadParameter(f"--report must be a file, and {report} is a folder")
+    if not no_report and not report.resolve().parent.is_dir():  # now, and not after minutes of work
+        raise typer.BadParameter(f"--report must lie in a folder that exists, got {report}")
     from rich.console import Console
 
     shown, told = Console(), Console(stderr=True, highlight=False)
+    said = "every method" if methods is None else ", ".join(chosen)
     told.print(
-        f"Comparing {', '.join(chosen)} on {', '.join(wanted)}."
+        f"Comparing {said} on {', '.join(wanted)}.", markup=False
     )  # before torch is imported, which takes seconds
-    from .report.comparison import SETTINGS
+    from .report.comparison import compare as run
 
+    numbers = [seed] if quick else list(range(seed, seed + seeds))
+    found = []
     for name in wanted:
-        setting = SETTINGS[name] if length is None else SETTINGS[name].shortened(length)
-        _compare_on(name, chosen, setting, seed, methods is not None, shown, told)
-
-
-def _compare_on(
-    name: str, chosen: list[str], setting: Setting, seed: int, asked: bool, shown: Console, told: Console
-) -> None:
-    from .report.comparison import columns, run
-    from .report.tables import MARK, comparison_table
-
-    data = setting.load()
-    rows, notes = {}, []
-    for number, method in enumerate(chosen, 1):
-        if method == "hmc" and not setting.small and not asked:
-            notes.append(
-                f"hmc takes long on this network, so it runs only when asked: plausible compare {name} --methods hmc"
+        with cli_table.one_line_errors():
+            found.append(
+                run(
+                    name,
+                    None if methods is None else chosen,
+                    target=target,
+                    seeds=numbers,
+                    epochs=QUICK_EPOCHS if quick else epochs,
+                )
             )
-            continue
-        told.print(f"{name} · {method} ({number} of {len(chosen)})")
-        rows[method], posterior = run(method, data, setting, seed)
-        verdict = posterior.diagnostics()
-        if not verdict.ok:
-            notes.append(f"{method}: {'; '.join(verdict.messages[:2])}")
-    width = "-".join(str(size) for size in (data.x_train[0].numel(), *setting.hidden, len(data.classes) or 1))
-    title = f"{name}: {len(data.x_train):,} training and {len(data.x_test):,} test examples, network {width}"
+        _print_comparison(shown, found[-1])
+    if not no_report:
+        from .report.page import write_report
+
+        with cli_table.one_line_errors():
+            place = write_report(found, report)
+        shown.print(f"Pictures of all this: open {place} in a browser.", markup=False, highlight=False)
+
+
+def _print_comparison(shown: Console, found: Comparison) -> None:
+    from .report.tables import MARK
+
+    def say(text: str) -> None:
+        shown.print(text, style="dim", highlight=False, markup=False)
+
     shown.print()
-    shown.print(comparison_table(title, rows, columns(data)))
-    if len(rows) > 1:
-        share = (
-            f"; one test example is {1 / len(data.x_test):.2%} of accuracy"
-            if data.classes
-            else "; in the units of the data"
-        )
-        shown.print(f"{MARK} best of its column{share}", style="dim", highlight=False)
-    for note in notes:
-        shown.print(note, style="dim", highlight=False)
+    shown.print(found)
+    if len(found.runs) > 1:
+        unit = f"one test example is {1 / len(found.data.x_test):.2%} of accuracy"
+        say(f"{MARK} best of its column; {unit if found.data.classes else 'in the units of the data'}")
+    if len(found.seeds) > 1:
+        say("± one standard error over seeds")
+    if found.outliers_are:
+        say(f"OOD AUROC: {found.outliers_are}, by the entropy of the prediction; 0.5 is chance, 1 is perfect")
+    for note in found.notes:
+        say(note)
     shown.print()
 
 
-def _chosen_data(given: list[str] | None) -> list[str]:
+def _chosen_data(given: list[str] | None, target: str | None) -> list[str]:
+    if target is not None:
+        if not given or len(given) != 1:
+            raise typer.BadParameter(f"--target is a column of one file, got {len(given or [])} files")
+        return given
     if not given:
         return ["moons", "digits"]
     if "all" in given:
         return list(DATASETS)
     wanted = [name.lower().replace("_", "-") for name in given]
-    for name in wanted:
+    for name, typed in zip(wanted, given, strict=True):
         if name not in DATASETS:
-            raise typer.BadParameter(f"data must be any of {', '.join(DATASETS)}, or all; got {name!r}")
+            hint = " (for a file, say which column to predict: --target COLUMN)" if Path(typed).is_file() else ""
+            raise typer.BadParameter(f"data must be any of {', '.join(DATASETS)}, or all; got {typed!r}{hint}")
     return list(dict.fromkeys(wanted))
 
 

@@ -52,7 +52,7 @@ def fit(
     if place.is_dir():
         raise typer.BadParameter(f"--out must be a file, and {place} is a folder")
     shown, told = _consoles()
-    with _one_line_errors():
+    with one_line_errors():
         from .tabular.reading import read_table
 
         table = read_table(data, delimiter, encoding)
@@ -87,7 +87,7 @@ def predict(
     if out.resolve() == data.resolve():
         raise typer.BadParameter(f"--out would overwrite the data in {data}")
     shown, _ = _consoles()
-    with _one_line_errors():
+    with one_line_errors():
         from .tabular.reading import read_table
 
         table = read_table(data, delimiter, encoding)
@@ -114,7 +114,7 @@ def show(
 ) -> None:
     """Say what a posterior file is, what it was trained on, and how well calibrated it was on held-out rows."""
     shown, _ = _consoles()
-    with _one_line_errors():
+    with one_line_errors():
         from .core.files.posterior_file import load
         from .tabular import description
         from .tabular.fitted import from_posterior
@@ -177,7 +177,7 @@ def _print_scores(console: Console, fitted: FittedTable) -> None:
 
 
 @contextmanager
-def _one_line_errors() -> Iterator[None]:
+def one_line_errors() -> Iterator[None]:
     """What a user can put right is one line on stderr and exit status 2, as for a wrong option."""
     try:
         yield

@@ -2,140 +2,277 @@
 
 from __future__ import annotations
 
-import math
+import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from .. import datasets, metrics, networks
-from ..core import likelihoods, priors
 from ..core.fit import fit
 from ..core.method import Method
 from ..core.model import BayesianModel
-from ..core.posteriors import Posterior
-from ..core.predictive import Predictive
 from ..datasets import Dataset
-from ..inference.averaging import SWAG, MultiSWAG
-from ..inference.mcmc import HMC
-from ..inference.point import MAP, DeepEnsemble
-from ..weights.rng import forked
-from .tables import Column
+from .scoring import columns, over_seeds, scores
+from .settings import METHODS, SETTINGS, Setting, model_for, outliers_of, setting_for
+from .tables import Column, Estimate, comparison_table
+from .temperature import TemperatureScaled, fit_temperature, held_out
 
-NETWORK = 0x6E6574  # the stream of a seed that initialises the network
-LEVEL = 0.9  # of the intervals whose coverage is reported
-
-# One set of numbers for all data sets, chosen for a demonstration in a minute or two and tuned to none of them.
-METHODS: dict[str, Method] = {
-    "map": MAP(learning_rate=0.01),
-    "deep-ensemble": DeepEnsemble(base=MAP(learning_rate=0.01)),
-    "swag": SWAG(),
-    "multiswag": MultiSWAG(),
-    "hmc": HMC(trajectory_length=0.5),
-}
+SCALED = "map-temperature"  # the row of temperature scaling
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What to train on a data set, and for how long.
+class Comparison:
+    """What `compare` found.
 
     Attributes:
-        load: Gives the data.
-        hidden: Widths of the network's hidden layers.
-        epochs: Passes of the methods that train.
-        transitions: Steps of HMC, warm-up included.
-        small: Whether HMC finishes soon enough to be run unasked.
+        data: What was trained and judged on.
+        seeds: The seeds of the runs.
+        runs: Every method's scores, one dictionary a seed.
+        posteriors: Every method's posterior of the first seed; each has `predict`.
+        outliers: Inputs unlike the data, if there are any.
+        outliers_are: What they are, in words.
+        title: One line that says what was compared.
+        notes: What a reader should know of single methods.
     """
 
-    load: Callable[[], Dataset]
-    hidden: tuple[int, ...]
-    epochs: int = 100
-    transitions: int = 300
-    small: bool = False
+    data: Dataset
+    seeds: tuple[int, ...]
+    runs: Mapping[str, Sequence[dict[str, float]]]
+    posteriors: Mapping[str, Any]
+    outliers: Tensor | None = None
+    outliers_are: str = ""
+    title: str = ""
+    notes: tuple[str, ...] = ()
 
-    def shortened(self, epochs: int) -> Setting:
-        """The same for another number of epochs; HMC's transitions keep their proportion."""
-        return replace(self, epochs=epochs, transitions=max(20, round(self.transitions * epochs / self.epochs)))
+    @property
+    def columns(self) -> dict[str, Column]:
+        """What is reported, by the key of `rows`."""
+        return columns(self.data, self.outliers is not None)
 
+    @property
+    def rows(self) -> dict[str, dict[str, Estimate]]:
+        """Mean and standard error over seeds: `rows["swag"]["nll"].mean`."""
+        return {method: over_seeds(runs) for method, runs in self.runs.items()}
 
-SETTINGS = {
-    "moons": Setting(load=datasets.moons, hidden=(16,), small=True),
-    "circles": Setting(load=datasets.circles, hidden=(16,), small=True),
-    "digits": Setting(load=datasets.digits, hidden=(100,)),
-    "diabetes": Setting(load=datasets.diabetes, hidden=(50,)),
-    "breast-cancer": Setting(load=datasets.breast_cancer, hidden=(50,)),
-    "wine": Setting(load=datasets.wine, hidden=(50,)),
-}
+    def report(self, path: str | Path = "report.html") -> Path:
+        """Write one self-contained HTML file with the table and pictures."""
+        from .page import write_report
 
+        return write_report([self], path)
 
-CLASSIFICATION = {
-    "accuracy": Column("accuracy", ".2%", "high"),
-    "nll": Column("NLL", ".4f", "low"),
-    "brier": Column("Brier", ".4f", "low"),
-    "ece": Column("ECE", ".4f", "low"),
-    "auroc": Column("error AUROC", ".3f", "high"),
-    "seconds": Column("seconds", ".1f", None),
-}
-REGRESSION = {
-    "rmse": Column("RMSE", ".3f", "low"),
-    "nll": Column("NLL", ".4f", "low"),
-    "crps": Column("CRPS", ".3f", "low"),
-    "coverage": Column("in 90 % interval", ".1%", None),  # 90 % is right; more is as wrong as less
-    "seconds": Column("seconds", ".1f", None),
-}
+    def __rich__(self) -> Any:
+        from rich.console import Group
+        from rich.text import Text
 
+        return Group(Text(self.title, style="bold"), comparison_table(self.rows, self.columns))
 
-def columns(data: Dataset) -> dict[str, Column]:
-    """What is reported of a data set."""
-    return CLASSIFICATION if data.task == "classification" else REGRESSION
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(width=140, no_color=True)
+        with console.capture() as captured:
+            console.print(self)
+        return captured.get()
 
 
-def model_for(data: Dataset, hidden: tuple[int, ...], seed: int) -> BayesianModel:
-    """A fully connected network with a standard normal prior; labels, or numbers with noise of unknown scale."""
-    classes = data.task == "classification"
-    shape = tuple(data.x_train.shape[1:])
-    with forked(seed, NETWORK):
-        network = networks.MLP(shape if len(shape) > 1 else shape[0], hidden, len(data.classes) if classes else 1)
-    likelihood = likelihoods.Categorical() if classes else likelihoods.Normal(scale="learn")
-    return BayesianModel(network, likelihood, prior=priors.Normal(scale=1.0))
+def compare(
+    data: str | Path | Dataset,
+    methods: Sequence[str] | Mapping[str, Method] | None = None,
+    *,
+    target: str | None = None,
+    model: BayesianModel | None = None,
+    outliers: Tensor | None = None,
+    seeds: int | Sequence[int] = 5,
+    epochs: int | None = None,
+    progress: bool = True,
+) -> Comparison:
+    """Train several methods on the same network and data, several times each, and score what they predict.
+
+    The data and their split stay the same; a seed changes the initial weights and every random number of a run.
+
+    Args:
+        data: The name of an embedded set such as "moons", the path of a CSV or Parquet file, or a `Dataset`.
+        methods: Names as in `plausible methods`, or methods by the names that their rows get. None takes all, HMC only
+            on the smallest networks. With "map" and labels, temperature scaling is one more row.
+        target: The column of a file to predict.
+        model: Your own network with its likelihood and prior; None takes a fully connected one.
+        outliers: Inputs unlike the data, to see whether a method notices; None takes what is known of the embedded sets.
+        seeds: How many, or which.
+        epochs: Passes over the data; HMC's steps keep their proportion. None: long enough for data of this size.
+        progress: Show a bar.
+    """
+    setting, known = _setting(data, target)
+    setting = setting if epochs is None else setting.shortened(epochs)
+    chosen, notes = _methods(methods, setting, model)
+    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    if not numbers:
+        raise ValueError(f"seeds must be at least one, got {seeds!r}")
+    found, meaning = outliers_of(known) if outliers is None else (outliers, "the outliers given")
+    study = _Study(known, setting, model, found)
+    runs: dict[str, list[dict[str, float]]] = {}
+    posteriors: dict[str, Any] = {}
+    jobs = _jobs(chosen, known)
+    with _Bar(known.name, len(jobs) * len(numbers), progress) as bar:
+        for name, run in jobs.items():
+            for seed in numbers:
+                bar.begin(name, seed)
+                result, posterior = run(study, seed)
+                runs.setdefault(name, []).append(result)
+                posteriors.setdefault(name, posterior)
+                bar.advance()
+    for name, posterior in posteriors.items():
+        if isinstance(posterior, TemperatureScaled):
+            notes.append(f"{name}: T = {posterior.temperature:.2f}, fitted on a fifth of the training part")
+        elif not (verdict := posterior.diagnostics()).ok:
+            notes.append(f"{name}: {'; '.join(verdict.messages[:2])}")
+    return Comparison(
+        data=known, seeds=numbers, runs=runs, posteriors=posteriors, outliers=found, outliers_are=meaning,
+        title=_title(known, setting, model, len(numbers)), notes=tuple(notes),
+    )  # fmt: skip
 
 
-def run(
-    method: str, data: Dataset, setting: Setting, seed: int, progress: bool = True
-) -> tuple[dict[str, float], Posterior]:
-    """Train one method and score it on the test part."""
-    chosen = METHODS[method]
-    model = model_for(data, setting.hidden, seed)
-    length: dict[str, Any] = {"steps": setting.transitions} if chosen.full_batch else {"epochs": setting.epochs}
-    began = time.perf_counter()
-    posterior = fit(model, data.train, chosen, seed=seed, progress=progress, **length)
-    seconds = time.perf_counter() - began
-    return {**scores(posterior.predict(data.x_test), data), "seconds": seconds}, posterior
+@dataclass(frozen=True)
+class _Study:
+    data: Dataset
+    setting: Setting
+    model: BayesianModel | None
+    outliers: Tensor | None
+
+    def fit(self, method: Method, train: tuple[Tensor, Tensor], seed: int) -> Any:
+        model = self.model or model_for(self.data, self.setting.hidden, seed)
+        length: dict[str, Any] = {"epochs": self.setting.epochs}
+        if method.full_batch:
+            length = {"steps": self.setting.transitions, "num_modes": self.setting.chains}
+        # A network that was given has one set of weights; every seed needs its own start.
+        init = "reset" if self.model is not None else None
+        return fit(model, train, method, seed=seed, init=init, progress=False, **length)
+
+    def judged(self, posterior: Any, seconds: float) -> tuple[dict[str, float], Any]:
+        posterior.predict(self.data.x_test[:2])  # the first call loads and compiles what later ones find
+        began = time.perf_counter()
+        predictive = posterior.predict(self.data.x_test)
+        _ = predictive.mean
+        milliseconds = 1000 * (time.perf_counter() - began)
+        outside = None if self.outliers is None else posterior.predict(self.outliers)
+        found = scores(predictive, self.data, outside)
+        return {**found, "seconds": seconds, "milliseconds": milliseconds}, posterior
 
 
-def scores(predictive: Predictive, data: Dataset) -> dict[str, float]:
-    """How good a prediction of the test part is; numbers are in the units of the original targets."""
-    y = data.y_test
-    if data.task == "classification":
-        return {name: float(value) for name, value in _class_scores(predictive.probs, y).items()}
-    scale = data.target_scale
-    lower, upper = predictive.interval(LEVEL)
-    return {
-        "rmse": float(metrics.rmse(predictive.mean, y)) * scale,
-        "nll": -float(predictive.log_prob(y).mean()) + math.log(scale),
-        "crps": float(predictive.crps(y).mean()) * scale,
-        "coverage": float(metrics.picp(lower, upper, y)),
-    }
+_Job = Callable[[_Study, int], tuple[dict[str, float], Any]]
 
 
-def _class_scores(probs: Tensor, y: Tensor) -> dict[str, Tensor]:
-    confidence, answer = probs.max(1)
-    return {
-        "accuracy": metrics.accuracy(probs, y),
-        "nll": metrics.nll(probs, y),
-        "brier": metrics.brier(probs, y),
-        "ece": metrics.ece(probs, y),
-        "auroc": metrics.auroc_error(confidence, answer == y),
-    }
+def _jobs(chosen: Mapping[str, Method], data: Dataset) -> dict[str, _Job]:
+    """Every row's run, temperature scaling right after MAP."""
+    jobs: dict[str, _Job] = {}
+    for name, method in chosen.items():
+        jobs[name] = _plain(method)
+        if name == "map" and data.task == "classification" and data.y_train.ndim == 1:
+            jobs[SCALED] = _scaled(method)
+    return jobs
+
+
+def _plain(method: Method) -> _Job:
+    def run(study: _Study, seed: int) -> tuple[dict[str, float], Any]:
+        began = time.perf_counter()
+        posterior = study.fit(method, study.data.train, seed)
+        return study.judged(posterior, time.perf_counter() - began)
+
+    return run
+
+
+def _scaled(method: Method) -> _Job:
+    def run(study: _Study, seed: int) -> tuple[dict[str, float], Any]:
+        x, y = study.data.train
+        train, validation = held_out(len(x), seed)
+        began = time.perf_counter()
+        posterior = study.fit(method, (x[train], y[train]), seed)
+        temperature = fit_temperature(posterior.predict(x[validation]).outputs[0], y[validation])
+        seconds = time.perf_counter() - began
+        return study.judged(TemperatureScaled(posterior=posterior, temperature=temperature), seconds)
+
+    return run
+
+
+# --- what compare is told ---
+
+
+def _setting(data: str | Path | Dataset, target: str | None) -> tuple[Setting, Dataset]:
+    if isinstance(data, Dataset):
+        return setting_for(data), data
+    if str(data) in SETTINGS and target is None:
+        setting = SETTINGS[str(data)]
+        return setting, setting.load()
+    if target is None:
+        raise ValueError(
+            f"data must be one of {', '.join(SETTINGS)}, a Dataset, or a file with target= the column to predict, "
+            f"got {str(data)!r}"
+        )
+    from ..tabular.dataset import table_dataset
+
+    table = table_dataset(data, target)
+    return setting_for(table), table
+
+
+def _methods(
+    given: Sequence[str] | Mapping[str, Method] | None, setting: Setting, model: BayesianModel | None
+) -> tuple[dict[str, Method], list[str]]:
+    if isinstance(given, Mapping):
+        return dict(given), []
+    if given is None:
+        if setting.small and model is None:
+            return dict(METHODS), []
+        note = "hmc takes long on a network of this size, so it runs only when asked: --methods hmc"
+        return {key: method for key, method in METHODS.items() if key != "hmc"}, [note]
+    unknown = [key for key in given if key not in METHODS]
+    if unknown or not given:
+        raise ValueError(f"methods must be any of {', '.join(METHODS)}, got {unknown or 'none'}")
+    return {key: METHODS[key] for key in given}, []
+
+
+def _title(data: Dataset, setting: Setting, model: BayesianModel | None, seeds: int) -> str:
+    width = "-".join(str(size) for size in (data.x_train[0].numel(), *setting.hidden, len(data.classes) or 1))
+    network = f"network {width}" if model is None else "the given network"
+    return (
+        f"{data.name}: {len(data.x_train):,} training and {len(data.x_test):,} test examples, {network}, "
+        f"{seeds} seed{'s' * (seeds != 1)}"
+    )
+
+
+class _Bar:
+    """One bar for all runs of a comparison; where nobody watches, one line a method."""
+
+    def __init__(self, data: str, total: int, shown: bool):
+        self.data, self.total, self.shown = data, total, shown
+        self.last = ""
+        self.bar: Any = None
+
+    def __enter__(self) -> _Bar:
+        if self.shown and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+            self.bar = Progress(
+                SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"),
+                TimeElapsedColumn(), console=Console(stderr=True), transient=True,
+            )  # fmt: skip
+            self.bar.start()
+            self.task = self.bar.add_task(self.data, total=self.total)
+        return self
+
+    def begin(self, method: str, seed: int) -> None:
+        if self.bar is not None:
+            self.bar.update(self.task, description=f"{self.data} · {method} · seed {seed}")
+        elif self.shown and method != self.last:
+            print(f"{self.data} · {method}", file=sys.stderr)
+        self.last = method
+
+    def advance(self) -> None:
+        if self.bar is not None:
+            self.bar.advance(self.task)
+
+    def __exit__(self, *_: Any) -> None:
+        if self.bar is not None:
+            self.bar.stop()

@@ -1,18 +1,19 @@
-"""Tables for a terminal."""
+"""Numbers as a person reads them, and tables of them for a terminal."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.table import Table
+
 
 MARK = "*"  # beside the best of a column, for terminals and files without colour
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A number in a table: its heading, how it is written, and whether large or small is good (None: neither)."""
 
     heading: str
@@ -20,16 +21,31 @@ class Column:
     better: str | None
 
 
-def comparison_table(title: str, rows: Mapping[str, Mapping[str, float]], columns: Mapping[str, Column]) -> Table:
+class Estimate(NamedTuple):
+    """A mean over seeds and its standard error, NaN where there is one seed only."""
+
+    mean: float
+    error: float
+
+
+Rows = Mapping[str, Mapping[str, Estimate]]
+
+
+def comparison_table(rows: Rows, columns: Mapping[str, Column]) -> Table:
     """One row a method; the best values of each column are marked, all of those that look the same as printed."""
-    table = Table(title=title, title_justify="left", title_style="bold")
+    from rich import box  # when it is used: the library itself imports nothing that it can do without
+    from rich.markup import escape
+    from rich.table import Table
+
+    # Two lines a method and narrow gaps: all columns fit into 80 characters, and no digit is cut off.
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), show_edge=False, pad_edge=False)
     table.add_column("method", no_wrap=True)
     for column in columns.values():
-        table.add_column(column.heading, justify="right")
-    best = {key: _best(rows, key, column) for key, column in columns.items()}
+        table.add_column("\n".join(column.heading.rsplit(" ", 1)), justify="right", no_wrap=True)
+    best = {key: best_of(rows, key, column) for key, column in columns.items()}
     for method, row in rows.items():
-        cells = [_cell(written(row[key], column.form), best[key]) for key, column in columns.items()]
-        table.add_row(method, *cells)
+        cells = [_cell(row[key], column.form, best[key]) for key, column in columns.items()]
+        table.add_row(escape(method), *cells)
     return table
 
 
@@ -38,12 +54,21 @@ def written(value: float, form: str) -> str:
     return "–" if math.isnan(value) else format(value, form)
 
 
-def _best(rows: Mapping[str, Mapping[str, float]], key: str, column: Column) -> str | None:
-    values = [row[key] for row in rows.values() if not math.isnan(row[key])]
+def error_written(value: Estimate, form: str) -> str:
+    """The standard error as it is printed, with its sign before it; nothing where there is none."""
+    rounded = ".2g" if form.endswith("g") else form  # of an error two digits say enough
+    return "" if math.isnan(value.error) else f"±{format(value.error, rounded)}"
+
+
+def best_of(rows: Rows, key: str, column: Column) -> str | None:
+    """The best mean of a column as printed; None where there is none, or nothing to choose from."""
+    values = [row[key].mean for row in rows.values() if not math.isnan(row[key].mean)]
     if column.better is None or len(rows) < 2 or not values:
         return None
     return written(max(values) if column.better == "high" else min(values), column.form)
 
 
-def _cell(text: str, best: str | None) -> str:
-    return f"[bold green]{text}{MARK}[/]" if text == best else f"{text} "
+def _cell(value: Estimate, form: str, best: str | None) -> str:
+    text, error = written(value.mean, form), error_written(value, form)
+    marked = f"[bold green]{text}{MARK}[/]" if text == best else f"{text} "
+    return f"{marked}\n{error} " if error else marked
