@@ -114,6 +114,8 @@ def test_a_missing_file_is_named_with_what_to_download_and_where_to_put_it(tiny_
         (gzip.compress(idx(np.zeros((3, 4), np.uint8))[:-1]), r"must hold \(3, 4\) values, got 11"),
         (gzip.compress(idx(np.zeros((3, 4), np.uint8)) + b"!"), r"must hold \(3, 4\) values, got 13"),
     ],
+    # Names of their own: gzip notes the time, and two workers must collect the same tests.
+    ids=["no gzip", "cut zeros", "cut images", "another type", "a short header", "a value short", "a value long"],
 )
 def test_a_damaged_idx_file_is_refused(tmp_path, content, message):
     path = tmp_path / "file.gz"
