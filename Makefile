@@ -26,7 +26,7 @@ export PLAUSIBLE_DATA
 endif
 
 # Two workers with one thread each: more threads than cores make small tensors slower.
-PYTEST := OMP_NUM_THREADS=1 SCIPY_ARRAY_API=1 $(BIN)/python -m pytest -n 2
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 .PHONY: help demo test test-slow lint clean
 

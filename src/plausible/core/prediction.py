@@ -222,5 +222,5 @@ def _draws(model: BayesianModel, stratum: Stratum, peak: int, memory: int) -> in
 
 def _rows(device: torch.device, peak: int, examples: int, memory: int) -> int:
     """How many inputs to run at a time."""
-    budget = min(memory, CPU_CACHE) if device.type == "cpu" else memory
+    budget = min(memory // 2, CPU_CACHE) if device.type == "cpu" else memory  # half: draws and joining need room too
     return max(1, min(examples, budget // max(1, LIVE * peak)))
