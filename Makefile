@@ -28,13 +28,17 @@ endif
 # Two workers with one thread each: more threads than cores make small tensors slower.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: help demo test test-slow lint clean
+# A warning (a dead link, a page that is not in the navigation) is an error. The variable silences an advertisement.
+MKDOCS := NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+.PHONY: help demo test test-slow lint docs clean
 
 help:
 	@echo 'make demo        compare methods on embedded data'
 	@echo 'make test        lint, and the tests that take seconds'
 	@echo 'make test-slow   the tests that take minutes'
 	@echo 'make lint        ruff and mypy'
+	@echo 'make docs        the documentation, into site/'
 	@echo 'make clean       remove .venv and every cache'
 
 demo: $(PACKAGE)
@@ -43,6 +47,7 @@ demo: $(PACKAGE)
 test: $(TESTING)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(MKDOCS)
 	$(PYTEST) -m "not slow"
 
 # pytest answers 5 when it collected nothing: right as long as no test is marked slow, and a broken run after that.
@@ -59,8 +64,12 @@ lint: $(TESTING)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(TESTING)
+	$(MKDOCS)
+	@echo 'built site/; to read it: $(BIN)/python -m http.server --directory site'
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf site $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(CREATED):

@@ -40,10 +40,14 @@ class BayesianRegressor(RegressorMixin, MultiOutputMixin, BayesianEstimator):
 
     Attributes:
         posterior_: The `pl.Posterior` over the network's weights (of standardised targets).
-        network_, likelihood_, prior_, method_: What was used, defaults filled in. `network_` has the weights from
-            before the fit; those after it are in `posterior_`.
-        input_mean_, input_scale_: What is subtracted from each input column, and what it is then divided by.
-        target_mean_, target_scale_: The same for each target.
+        network_: What was used, with the weights from before the fit; those after it are in `posterior_`.
+        likelihood_: What was used.
+        prior_: What was used.
+        method_: What was used.
+        input_mean_: What is subtracted from each input column.
+        input_scale_: What it is then divided by.
+        target_mean_: What is subtracted from each target.
+        target_scale_: What it is then divided by.
         n_features_in_: The number of input columns.
         feature_names_in_: Their names, where X had any.
     """
