@@ -246,8 +246,6 @@ def test_what_cannot_be_predicted_is_refused():
         posterior.predict(inputs().float())
     with pytest.raises(ValueError, match="nan"):
         posterior.predict(torch.full((2, 3), torch.nan).double())
-    with pytest.raises(pl.NotSupported, match="linearised"):
-        posterior.predict(inputs(), linearised=True)
     with pytest.raises(pl.NotSupported, match="evidence"):
         posterior.evidence()
     assert vector_of(posterior.mean).shape == (50,)

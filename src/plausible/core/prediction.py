@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..weights import tree
 from ..weights.algebra import Weights, size, slow_vmap_is_an_error
@@ -18,7 +17,12 @@ from ..weights.rng import forked
 from . import batch as batches
 from .errors import NotSupported
 from .execution import GPU_VMAP_WEIGHTS
+from .footprint import Footprint
+from .likelihoods import Bernoulli, Categorical
+from .linearised import LinearisedRun, output_moments, probit
 from .model import BayesianModel
+from .posteriors.delta import Delta
+from .posteriors.gaussian import Gaussian
 from .posteriors.posterior import Posterior, Stratum
 from .predictive import Predictive
 
@@ -37,6 +41,8 @@ def predict(
     tolerance: float | None,
     max_samples: int,
     memory: int | None,
+    linearised: bool | None = None,
+    link: str | None = None,
 ) -> Predictive:
     """The Bayesian model average at x; see `Posterior.predict`."""
     model = posterior.model
@@ -46,13 +52,17 @@ def predict(
         raise ValueError(f"num_samples must be a positive integer, got {num_samples}")
     if tolerance is not None and not tolerance > 0:
         raise ValueError(f"tolerance must be positive, got {tolerance}")
+    if link not in (None, "probit"):
+        raise ValueError(f'link must be None or "probit", got {link!r}')
+    if link is not None and not isinstance(model.likelihood, Bernoulli | Categorical):
+        raise NotSupported(f"a {type(model.likelihood).__name__} has no probit link; Categorical and Bernoulli have")
     x = batches.as_tensors(tuple(x) if isinstance(x, list) else x, model.dtype)
     batches.check_dtype(x, model.dtype)
     if batches.length(x) == 0:
         raise ValueError("there is nothing to predict: x has no rows")
     batches.check_finite(x, "x")
     while True:
-        predictive = _average(posterior, x, num_samples, seed, memory or MEMORY)
+        predictive = _average(posterior, x, num_samples, seed, memory or MEMORY, linearised, link)
         if tolerance is None or float(predictive.mc_error.max()) <= tolerance:
             return predictive
         drawn = predictive.outputs.shape[0]
@@ -67,17 +77,30 @@ def predict(
         num_samples = min(2 * num_samples, max_samples)
 
 
-def _average(posterior: Posterior, x: Any, num_samples: int, seed: int, memory: int) -> Predictive:
+def _average(
+    posterior: Posterior,
+    x: Any,
+    num_samples: int,
+    seed: int,
+    memory: int,
+    linearised: bool | None,
+    link: str | None,
+) -> Predictive:
     model: BayesianModel = posterior.model
     strata = posterior.strata(num_samples, seed)
+    runs = [_way(posterior, stratum, linearised, link) for stratum in strata]
     home = pytree.tree_leaves(x)[0].device
     total, done = sum(len(s.indices) for s in strata), 0
     collected: Tensor | None = None
     noise: list[Weights] = []
-    for i, stratum in enumerate(strata):
+    probs: Tensor | None = None
+    for i, (stratum, run) in enumerate(zip(strata, runs, strict=True)):
         # Only a network that draws in eval mode notices: the same call gives the same numbers, global generators stay.
         with forked(stratum.seed, i, NETWORK, devices=[stratum.posterior.device]):
-            outputs, own = _run(model, stratum, x, memory, total)
+            outputs, own = _run(run, stratum, x, memory, total)
+            if link is not None:
+                share = _probit(stratum, outputs, x, memory, total).to(home)
+                probs = share if probs is None else probs + share
         outputs = outputs.to(home)
         if collected is None:  # filled in place: joining parts at the end would hold everything twice
             collected = outputs if len(strata) == 1 else outputs.new_empty(total, *outputs.shape[1:])
@@ -96,29 +119,88 @@ def _average(posterior: Posterior, x: Any, num_samples: int, seed: int, memory: 
         unknowns={k.removeprefix("likelihood."): v for k, v in joined.items() if k.startswith("likelihood.")},
         strata=owners,
         exact=all(s.exact for s in strata),
+        probs=probs,
     )
 
 
-def _run(model: BayesianModel, stratum: Stratum, x: Any, memory: int, total: int) -> tuple[Tensor, Weights]:
+def _way(
+    posterior: Posterior, stratum: Stratum, linearised: bool | None, link: str | None
+) -> SampledRun | LinearisedRun:
+    """How a stratum's draws run: as told, else as the posterior, or this component of it, does by default."""
+    own = stratum.posterior
+    if linearised is None:
+        linearised = posterior.linearised_by_default or own.linearised_by_default
+    if link is not None and not linearised:
+        raise ValueError(f"link={link!r} is of the linearised network's outputs; add linearised=True")
+    # A point has no deviations: the linearised network is the network.
+    return LinearisedRun(stratum) if linearised and not isinstance(own, Delta) else SampledRun(stratum)
+
+
+def _probit(stratum: Stratum, outputs: Tensor, x: Any, memory: int, total: int) -> Tensor:
+    """The share of one stratum in the closed-form class probabilities."""
+    own, weight = stratum.posterior, stratum.weight * len(stratum.indices)
+    if not isinstance(own, Gaussian):
+        return weight * probit(own.model.likelihood, outputs[0], torch.zeros_like(outputs[0]))
+    room = memory - _held(outputs[0].numel() * outputs.element_size(), total, len(outputs))
+    budget = min(room, CPU_CACHE) if own.device.type == "cpu" else room
+    return weight * probit(own.model.likelihood, *output_moments(own, x, budget))
+
+
+class SampledRun:
+    """Every draw runs the network with its own weights."""
+
+    activations = 1
+
+    def __init__(self, stratum: Stratum):
+        self.stratum, self.model = stratum, stratum.posterior.model
+        self.bank = _bank(stratum, [0], 0)
+        self.vectorised = _vectorises(self.model, stratum.posterior.device)
+
+    @property
+    def centre(self) -> Weights:
+        """Some weights, to see what a pass takes."""
+        return tree.to(self.model.start, self.stratum.posterior.device)
+
+    def draw(self, low: int, high: int) -> tuple[Weights, Weights]:
+        """Draws low to high of the weights and of the hyperparameters, unconstrained."""
+        params = self.stratum.posterior.draw(self.stratum.indices[low:high], self.stratum.seed)
+        return params, {k: v for k, v in params.items() if k in self.model.hyperpriors}
+
+    def forward(self, params: Weights, low: int, high: int, inputs: Any, answer: Tensor) -> None:
+        """Fill `answer` (draws, examples, ...)."""
+        bank = _bank(self.stratum, range(low, high))
+        if high - low > 1 and self.vectorised:
+            dims = (0, None if bank is None else 0)
+            call = torch.vmap(lambda p, b: _one(self.model, p, b, inputs), in_dims=dims, randomness="different")
+            # A network that branches on its weights, or whose kernels vmap would loop over, runs one draw at a time.
+            with contextlib.suppress(RuntimeError, UserWarning), slow_vmap_is_an_error():
+                answer.copy_(call(params, bank))
+                return
+        for i in range(high - low):
+            own = None if bank is None else tree.unstack(bank, i)
+            answer[i] = _one(self.model, tree.unstack(params, i), own, inputs)
+
+
+def _run(run: SampledRun | LinearisedRun, stratum: Stratum, x: Any, memory: int, total: int) -> tuple[Tensor, Weights]:
     """Outputs (S, N, ...) of one stratum's draws, and their natural noise parameters."""
-    device, examples, count = stratum.posterior.device, batches.length(x), len(stratum.indices)
+    model, device, examples, count = run.model, stratum.posterior.device, batches.length(x), len(stratum.indices)
     few = batches.place(batches.rows(x, slice(0, 1)), device)
-    probe, peak = _measure(model, tree.to(model.start, device), _bank(stratum, [0], 0), few)
-    own = 0 if count == total else count  # a part of several is copied to its place among the rest
-    held = (total + own) * examples * probe.numel() * probe.element_size()
+    probe, peak = _measure(model, run.centre, run.bank, few)
+    peak *= run.activations
+    held = _held(examples * probe.numel() * probe.element_size(), total, count)
     if held > memory:
         raise ValueError(
             f"the outputs of {total} draws for {examples} inputs take {held:,} bytes, more than the budget of {memory:,}; "
             "predict fewer inputs at a time, draw fewer samples or raise memory="
         )
-    drawn = _draws(model, stratum, peak, memory - held)
+    drawn = _draws(run, stratum, peak, memory - held)
     if drawn < 1:
         needed = held + max(_copies(stratum) * tree.num_bytes(model.start), tree.num_bytes(model.start) + LIVE * peak)
         raise ValueError(
             f"the outputs, one draw of the weights and one input's activations take {needed:,} bytes, more than the "
             f"budget of {memory:,}; predict fewer inputs at a time, draw fewer samples or raise memory="
         )
-    together = drawn if _vectorises(model, device) else 1
+    together = drawn if run.vectorised else 1
     rows = _rows(device, peak * together, examples, memory - held - drawn * tree.num_bytes(model.start))
     answer = torch.empty((count, examples, *probe.shape[1:]), dtype=probe.dtype, device=device)
     noise: list[Weights] = []
@@ -126,28 +208,12 @@ def _run(model: BayesianModel, stratum: Stratum, x: Any, memory: int, total: int
         for low in range(0, count, drawn):
             high = min(low + drawn, count)
             params: Weights = {}  # the last ones go before new ones come
-            params = stratum.posterior.draw(stratum.indices[low:high], stratum.seed)
-            noise.append(model.constrain({k: v for k, v in params.items() if k in model.hyperpriors}))
+            params, own_noise = run.draw(low, high)
+            noise.append(model.constrain(own_noise))
             for start in range(0, examples, rows):
                 inputs = batches.place(batches.rows(x, slice(start, start + rows)), device)
-                _forward(model, params, stratum, low, high, inputs, answer[low:high, start : start + rows])
+                run.forward(params, low, high, inputs, answer[low:high, start : start + rows])
     return answer, {k: torch.cat([n[k] for n in noise]) for k in noise[0]}
-
-
-def _forward(
-    model: BayesianModel, params: Weights, stratum: Stratum, low: int, high: int, inputs: Any, answer: Tensor
-) -> None:
-    bank = _bank(stratum, range(low, high))
-    if high - low > 1 and _vectorises(model, answer.device):
-        dims = (0, None if bank is None else 0)
-        call = torch.vmap(lambda p, b: _one(model, p, b, inputs), in_dims=dims, randomness="different")
-        # A network that branches on its weights, or whose kernels vmap would loop over, runs one draw at a time.
-        with contextlib.suppress(RuntimeError, UserWarning), slow_vmap_is_an_error():
-            answer.copy_(call(params, bank))
-            return
-    for i in range(high - low):
-        own = None if bank is None else tree.unstack(bank, i)
-        answer[i] = _one(model, tree.unstack(params, i), own, inputs)
 
 
 def _one(model: BayesianModel, params: Weights, bank: Weights | None, inputs: Any) -> Tensor:
@@ -171,32 +237,16 @@ def _bank(stratum: Stratum, places: Sequence[int], index: int | None = None) -> 
     return rows if index is None else tree.unstack(rows, index)
 
 
-class _Largest(TorchDispatchMode):
-    """Notes the largest tensor that any operation makes (a view makes none)."""
-
-    def __init__(self):
-        super().__init__()
-        self.bytes = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        known = {t.untyped_storage().data_ptr() for t in pytree.tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        for t in pytree.tree_leaves(out):
-            if isinstance(t, Tensor) and t.untyped_storage().data_ptr() not in known:
-                self.bytes = max(self.bytes, t.numel() * t.element_size())
-        return out
-
-
 def _measure(model: BayesianModel, params: Weights, bank: Weights | None, inputs: Any) -> tuple[Tensor, int]:
     """The output of one example, and the bytes of its largest activation."""
-    with batches.shapes_named(inputs), torch.no_grad(), _Largest() as largest:
+    with batches.shapes_named(inputs), torch.no_grad(), Footprint() as footprint:
         out = _one(model, params, bank, inputs)
     if out.dim() == 0 or out.shape[0] != batches.length(inputs):
         raise ValueError(
             f"the network must keep the examples' axis first, got outputs {tuple(out.shape)} for one input"
         )
     taken = sum(t.numel() * t.element_size() for t in pytree.tree_leaves(inputs))
-    return out, max(largest.bytes, taken)
+    return out, max(footprint.largest, taken)
 
 
 def _vectorises(model: BayesianModel, device: torch.device) -> bool:
@@ -207,15 +257,20 @@ def _vectorises(model: BayesianModel, device: torch.device) -> bool:
     return not model.network.library_bound
 
 
+def _held(one: int, total: int, count: int) -> int:
+    """Bytes of all draws' outputs, given those of one; a part of several is copied to its place among the rest."""
+    return one * (total if count == total else total + count)
+
+
 def _copies(stratum: Stratum) -> int:
     return 2 if stratum.posterior.finite else DRAWING
 
 
-def _draws(model: BayesianModel, stratum: Stratum, peak: int, memory: int) -> int:
+def _draws(run: SampledRun | LinearisedRun, stratum: Stratum, peak: int, memory: int) -> int:
     """How many draws to make (and, where they are vectorised, to run) at a time."""
-    weights, count = tree.num_bytes(model.start), len(stratum.indices)
+    weights, count = tree.num_bytes(run.model.start), len(stratum.indices)
     while_drawing = memory // (_copies(stratum) * weights)
-    if _vectorises(model, stratum.posterior.device):
+    if run.vectorised:
         return min(count, while_drawing, memory // (weights + LIVE * peak))
     return min(count, while_drawing, (memory - LIVE * peak) // weights)
 

@@ -35,6 +35,7 @@ class Predictive:
         unknowns: Natural values of the likelihood's unknowns, one per draw.
         strata: Which component every draw came from, for the Monte Carlo error.
         exact: Whether the draws are all there is (an ensemble), so that nothing is sampled.
+        probs: Class probabilities in closed form, which `.probs` and `.mean` give in place of the average over draws.
     """
 
     def __init__(
@@ -45,8 +46,10 @@ class Predictive:
         unknowns: Mapping[str, Tensor] | None = None,
         strata: Tensor | None = None,
         exact: bool = False,
+        probs: Tensor | None = None,
     ):
         count = outputs.shape[0]
+        self._closed_form = probs
         self.outputs, self.likelihood, self.exact = outputs, likelihood, exact
         self.weights = outputs.new_full((count,), 1.0 / count) if weights is None else weights
         self.unknowns = dict(unknowns or {})
@@ -101,6 +104,10 @@ class Predictive:
     @cached_property
     def mean(self) -> Tensor:
         """The expected target: class probabilities (N, C, ...), or numbers in the shape of the targets."""
+        return self._drawn_mean if self._closed_form is None else self._closed_form
+
+    @cached_property
+    def _drawn_mean(self) -> Tensor:
         return self._average(self._draw_means)
 
     @property
@@ -132,7 +139,7 @@ class Predictive:
         """What more data could remove: the variance of the means, or the mutual information of label and weights."""
         if self._kind == "numbers":
             return self._average((self._draw_means - self.mean) ** 2)
-        p = self.mean
+        p = self._drawn_mean  # of the same draws as the expected entropy: information is a difference of the two
         if self._kind == "classes":
             entropy = -torch.xlogy(p, p).sum(1)
         else:
@@ -148,9 +155,9 @@ class Predictive:
     @cached_property
     def mc_error(self) -> Tensor:
         """Standard error of `.mean` from having drawn finitely many weights; zero where all there is was averaged."""
-        means = self._draw_means
-        if self.exact:
+        if self.exact or self._closed_form is not None:
             return torch.zeros_like(self.mean)
+        means = self._draw_means
         variance = torch.zeros_like(self.mean)
         for s in self.strata.unique().tolist():
             own = means[self.strata == s]

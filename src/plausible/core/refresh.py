@@ -17,6 +17,7 @@ from ..weights.algebra import Weights
 from . import batch as batches
 from .data import make_source
 from .model import BayesianModel
+from .posteriors.gaussian import Gaussian
 from .posteriors.posterior import Posterior
 
 EXAMPLES = 2048  # of the training data: a norm's mean and variance are averages over these and over positions
@@ -41,7 +42,12 @@ def fill(posterior: Posterior, blocks: list[Any], num_samples: int, seed: int) -
             for i in range(count)
         ]
         other = {k: v[:count] for k, v in (stratum.posterior.bank or {}).items() if k not in rows[0]}
-        stratum.posterior.bank, stratum.posterior.bank_seed = {**other, **tree.stack(rows)}, stratum.seed
+        own = stratum.posterior
+        own.bank, own.bank_seed = {**other, **tree.stack(rows)}, stratum.seed
+        # Which may be asked to predict with the network linearised at its mean. A curvature belongs to the statistics at
+        # which it was taken, so those of a Laplace approximation stay.
+        if isinstance(own, Gaussian) and not (own.linearised_by_default and own.mean_bank):
+            own.mean_bank = statistics_of(posterior.model, own.mean, blocks)
 
 
 def statistics_of(model: BayesianModel, params: Weights, blocks: Iterable[Any]) -> Weights:

@@ -150,5 +150,5 @@ def from_vector(vector: Tensor, like: Mapping[str, Tensor]) -> Weights:
     """Take a vector (..., P) apart into tensors (..., *shape), in the names, shapes and dtypes of `like`."""
     parts = vector.split([w.numel() for w in like.values()], dim=-1)
     return {
-        k: p.reshape(*vector.shape[:-1], *w.shape).to(w.dtype) for (k, w), p in zip(like.items(), parts, strict=True)
+        k: p.reshape((*vector.shape[:-1], *w.shape)).to(w.dtype) for (k, w), p in zip(like.items(), parts, strict=True)
     }

@@ -69,6 +69,10 @@ def _describe(posterior: Posterior, prefix: str, tensors: dict[str, Tensor]) -> 
     if posterior.bank is not None:
         tensors.update({f"{prefix}-bank/{k}": v for k, v in tree.leaves(posterior.bank)})
         about["bank_seed"] = posterior.bank_seed
+    if posterior.mean_bank is not None:
+        tensors.update({f"{prefix}-mean-bank/{k}": v for k, v in tree.leaves(posterior.mean_bank)})
+    if posterior.linearised_by_default:
+        about["linearised"] = True
     if posterior.notes:
         about["notes"] = dict(posterior.notes)
     if posterior._evidence is not None:
@@ -94,6 +98,8 @@ def _rebuild(about: Mapping[str, Any], prefix: str, tensors: Mapping[str, Tensor
     bank = _under(tensors, f"{prefix}-bank")
     if bank:
         posterior.bank, posterior.bank_seed = bank, about["bank_seed"]
+    posterior.mean_bank = _under(tensors, f"{prefix}-mean-bank") or None
+    posterior.linearised_by_default = about.get("linearised", False)
     posterior.notes = about.get("notes", {})
     if "evidence" in about:
         value, kind, error = about["evidence"]

@@ -2,10 +2,27 @@
 
 from .delta import Delta
 from .gaussian import Diagonal, Full, LowRank
+from .kronecker import Block, Kronecker
+from .low_rank_precision import LowRankPrecision
 from .mixture import Mixture, mixture
 from .posterior import Posterior
 from .samples import Samples
 
-registry: dict[str, type[Posterior]] = {c.__name__: c for c in (Delta, Diagonal, Full, LowRank, Samples, Mixture)}
+registry: dict[str, type[Posterior]] = {
+    c.__name__: c for c in (Delta, Diagonal, Full, Kronecker, LowRank, LowRankPrecision, Samples, Mixture)
+}
 
-__all__ = ["Delta", "Diagonal", "Full", "LowRank", "Mixture", "Posterior", "Samples", "mixture", "registry"]
+__all__ = [
+    "Block",
+    "Delta",
+    "Diagonal",
+    "Full",
+    "Kronecker",
+    "LowRank",
+    "LowRankPrecision",
+    "Mixture",
+    "Posterior",
+    "Samples",
+    "mixture",
+    "registry",
+]

@@ -1,13 +1,14 @@
-"""Gaussian posteriors: independent weights, a low-rank covariance plus a diagonal, a full covariance.
+"""Gaussian posteriors: independent weights, a low-rank covariance plus a diagonal, a full covariance (and `kronecker`).
 
 A draw is one vector over all unknowns, so the covariance between layers is drawn as stated.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -22,15 +23,23 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 class Gaussian(Posterior):
-    """A normal distribution of the unconstrained unknowns. Vectors are in the order of the model's unknowns."""
+    """A normal distribution of the unconstrained unknowns, or of some of them: the rest are points.
+
+    Vectors are over those that vary, in the order of the model's unknowns.
+    """
 
     _mean: Weights
+    free: Weights  # the means of the unknowns that vary
 
-    def __init__(self, model: Target, mean: Weights):
+    def __init__(self, model: Target, mean: Weights, free: Iterable[str] | None = None):
         if mean.keys() != model.start.keys():
             raise ValueError(f"mean must have the model's unknowns {list(model.start)}, got {list(mean)}")
+        varies = set(mean) if free is None else set(free)
+        if not varies or not varies <= mean.keys():
+            raise ValueError(f"the unknowns that vary must be some of {list(mean)}, got {sorted(varies)}")
         self.model = model
         self._mean = {k: mean[k] for k in model.start}
+        self.free = {k: w for k, w in self._mean.items() if k in varies}
 
     @property
     def mean(self) -> Weights:
@@ -41,27 +50,31 @@ class Gaussian(Posterior):
     def scatter(self, rng: Keys, dtype: torch.dtype) -> Tensor:
         """One draw of (params − mean), a vector."""
 
+    @abstractmethod
+    def unscatter(self, vector: Tensor) -> Tensor:
+        """Lᵀ v, where a scatter is L z: ‖Lᵀ v‖² is the variance of v · params. Leading axes are kept."""
+
+    def deviations(self, indices: Sequence[int], seed: int) -> Tensor:
+        """Draws number `indices` minus the mean, (n, P)."""
+        dtype = to_vector(self.free).dtype
+        return torch.vmap(lambda key: self.scatter(Keys(key, key[0] * 0), dtype))(self._keys(indices, seed))
+
     def draw(self, indices: Sequence[int], seed: int) -> Weights:
         """Draws number `indices`."""
-        centre = to_vector(self._mean)
-        keys = self._keys(indices, seed)
-
-        def one(key: Tensor) -> Tensor:
-            return centre + self.scatter(Keys(key, key[0] * 0), centre.dtype)
-
-        return from_vector(torch.vmap(one)(keys), self._mean)
+        drawn = from_vector(self.deviations(indices, seed).add_(to_vector(self.free)), self.free)
+        return {k: drawn[k] if k in drawn else w.expand(len(indices), *w.shape) for k, w in self._mean.items()}
 
     def _deviation(self, params: Mapping[str, Tensor]) -> Tensor:
-        leading = next(iter(params.values())).dim() - next(iter(self._mean.values())).dim()
-        return to_vector({k: params[k] for k in self._mean}, leading) - to_vector(self._mean)
+        name, first = next(iter(self.free.items()))
+        return to_vector({k: params[k] for k in self.free}, params[name].dim() - first.dim()) - to_vector(self.free)
 
 
 class Diagonal(Gaussian):
     """Independent normals with standard deviations `scale`."""
 
     def __init__(self, model: Target, mean: Weights, scale: Weights):
-        super().__init__(model, mean)
-        self.scale = {k: scale[k] for k in self._mean}
+        super().__init__(model, mean, scale)
+        self.scale = {k: scale[k] for k in self.free}
         self._sigma = to_vector(self.scale)
 
     @property
@@ -78,6 +91,10 @@ class Diagonal(Gaussian):
         """σ z."""
         return self._sigma * rng.normal(self._sigma.shape, dtype, self._sigma.device)
 
+    def unscatter(self, vector: Tensor) -> Tensor:
+        """σ v."""
+        return self._sigma * vector
+
     def log_prob(self, params: Mapping[str, Tensor]) -> Tensor:
         """log N(params; mean, diag(scale²))."""
         z = self._deviation(params) / self._sigma
@@ -88,9 +105,9 @@ class LowRank(Gaussian):
     """Covariance diag(variance) + Σₖ fₖ fₖᵀ, with factors f of shape (K, ...)."""
 
     def __init__(self, model: Target, mean: Weights, variance: Weights, factors: Weights):
-        super().__init__(model, mean)
-        self.variance = {k: variance[k] for k in self._mean}
-        self.factors = {k: factors[k] for k in self._mean}
+        super().__init__(model, mean, variance)
+        self.variance = {k: variance[k] for k in self.free}
+        self.factors = {k: factors[k] for k in self.free}
         # The factors stay in their own tensors: a (K, P) matrix beside them would double the memory.
         self._sigma = to_vector(self.variance).clamp(min=0).sqrt()
 
@@ -117,6 +134,14 @@ class LowRank(Gaussian):
         along = {k: torch.tensordot(z.to(f.dtype), f, dims=1) for k, f in self.factors.items()}
         return noise + to_vector(along)
 
+    def unscatter(self, vector: Tensor) -> Tensor:
+        """σ v and Fᵀ v."""
+        parts = from_vector(vector, self.free)
+        along = vector.new_zeros(*vector.shape[:-1], self.rank)
+        for k, f in self.factors.items():  # tensor by tensor, as in a scatter: no (K, P) matrix
+            along = along + parts[k].reshape(*vector.shape[:-1], -1) @ f.reshape(self.rank, -1).T
+        return torch.cat([self._sigma * vector, along], -1)
+
     def log_prob(self, params: Mapping[str, Tensor]) -> Tensor:
         """log N(params; mean, diag + F Fᵀ), by the matrix inversion and determinant lemmas."""
         factors = to_vector(self.factors, 1)
@@ -133,34 +158,52 @@ class LowRank(Gaussian):
 
 
 class Full(Gaussian):
-    """A dense covariance (P, P), rows in the order of `torch.nn.utils.parameters_to_vector` over the model's unknowns."""
+    """A dense covariance (P, P), rows in the order of `torch.nn.utils.parameters_to_vector` over the model's unknowns.
 
-    def __init__(self, model: Target, mean: Weights, covariance: Tensor):
-        super().__init__(model, mean)
-        size = sum(w.numel() for w in self._mean.values())
+    Args:
+        model: Whose unknowns they are.
+        mean: Of all unknowns.
+        covariance: Of those that vary.
+        names: Those that vary, in any order; None means all.
+    """
+
+    def __init__(self, model: Target, mean: Weights, covariance: Tensor, names: Iterable[str] | None = None):
+        super().__init__(model, mean, names)
+        size = sum(w.numel() for w in self.free.values())
         if covariance.shape != (size, size):
             raise ValueError(f"covariance must be ({size}, {size}) for {size} unknowns, got {tuple(covariance.shape)}")
-        chol, failed = torch.linalg.cholesky_ex(covariance)
+        # In float64: a covariance with a condition past 10⁷ is a common one, and its factor's is the square root of that.
+        chol, failed = torch.linalg.cholesky_ex(covariance.double())
         if bool(failed):
-            smallest = torch.linalg.eigvalsh(covariance)[0].item()
+            smallest = torch.linalg.eigvalsh(covariance.double())[0].item()
             raise ValueError(
                 f"covariance must be positive definite, its smallest eigenvalue is {smallest:.3g}; add damping"
             )
-        self.covariance, self._chol = covariance, chol
+        self.covariance, self._chol = covariance, chol.to(next(iter(self.free.values())).dtype)
 
     @property
     def tensors(self) -> dict[str, Any]:
-        """Mean and covariance."""
-        return {"mean": self._mean, "covariance": self.covariance}
+        """Mean and covariance, and which unknowns vary where not all do."""
+        if len(self.free) == len(self._mean):
+            return {"mean": self._mean, "covariance": self.covariance}
+        return {"mean": self._mean, "covariance": {json.dumps(list(self.free), ensure_ascii=False): self.covariance}}
 
     @classmethod
     def from_tensors(cls, model: Target, tensors: Mapping[str, Any]) -> Self:
         """The inverse of `tensors`."""
-        return cls(model, tensors["mean"], tensors["covariance"])
+        covariance, names = tensors["covariance"], None
+        if not isinstance(covariance, Tensor):
+            ((key, covariance),) = covariance.items()
+            names = json.loads(key)
+        return cls(model, tensors["mean"], covariance, names)
 
     def scatter(self, rng: Keys, dtype: torch.dtype) -> Tensor:
         """L z with L Lᵀ the covariance."""
         return self._chol @ rng.normal(self._chol.shape[:1], dtype, self._chol.device)
+
+    def unscatter(self, vector: Tensor) -> Tensor:
+        """Lᵀ v."""
+        return vector @ self._chol
 
     def log_prob(self, params: Mapping[str, Tensor]) -> Tensor:
         """log N(params; mean, covariance)."""

@@ -44,6 +44,8 @@ class Posterior(ABC):
     finite = False  # whether draw k is a stored one, the same for every seed
     bank: Weights | None = None  # statistics of norm layers, one row per draw (draw k of seed `bank_seed`)
     bank_seed: int = 0
+    mean_bank: Weights | None = None  # statistics of norm layers at the mean
+    linearised_by_default: bool = False  # whether `predict` linearises the network unless told
     notes: Mapping[str, Any] = {}  # anything JSON can hold that belongs beside a posterior, such as a table's columns
     _evidence: Evidence | None = None
     _diagnostics: Diagnostics | None = None
@@ -75,7 +77,9 @@ class Posterior(ABC):
 
     def log_prob(self, params: Mapping[str, Tensor]) -> Tensor:
         """log q(params), where there is a density; leading axes of `params` are kept."""
-        raise NotSupported(f"{type(self).__name__} has no density; Diagonal, LowRank, Full and mixtures of them have")
+        raise NotSupported(
+            f"{type(self).__name__} has no density; Diagonal, LowRank, Kronecker, Full and mixtures of them have"
+        )
 
     # --- what all share ---
 
@@ -109,6 +113,7 @@ class Posterior(ABC):
         max_samples: int = 4096,
         linearised: bool | None = None,
         memory: int | None = None,
+        link: str | None = None,
     ) -> Any:
         """Average over the posterior: the Bayesian model average at inputs `x`.
 
@@ -118,16 +123,15 @@ class Posterior(ABC):
             seed: The same call gives the same numbers.
             tolerance: Draw until the largest Monte Carlo error of the mean is below this.
             max_samples: Where `tolerance` gives up, with a warning.
-            linearised: Predict with the network linearised in its weights, where the posterior can.
+            linearised: Whether to predict with f(x; w̄) + J(x) (w − w̄), the network linearised at a Gaussian's mean,
+                instead of f(x; w); None leaves it to the method that the posterior is of.
             memory: Budget in bytes for what a prediction holds at a time.
+            link: "probit" gives `.probs` and `.mean` in closed form from the exact variance of the linearised outputs;
+                the rest is of the draws still.
         """
         from ..prediction import predict
 
-        if linearised:
-            raise NotSupported(
-                f"{type(self).__name__} predicts with sampled weights; linearised prediction is Laplace's"
-            )
-        return predict(self, x, num_samples, seed, tolerance, max_samples, memory)
+        return predict(self, x, num_samples, seed, tolerance, max_samples, memory, linearised, link)
 
     def refresh(self, data: Any, num_samples: int = 64, seed: int = 0) -> Self:
         """Gather norm statistics for draws 0, 1, ... of `seed` from training data, so that `predict` can use them."""
@@ -142,7 +146,10 @@ class Posterior(ABC):
         if temperature != 1.0:
             raise NotSupported(f"a tempered model (T = {temperature}) has no evidence; fit it with temperature=1.0")
         if self._evidence is None:
-            raise NotSupported(f"this {type(self).__name__} came from a method that estimates no evidence")
+            raise NotSupported(
+                f"this {type(self).__name__} has no evidence: its method estimates none, or its prior is flat, which is no "
+                "density; Laplace with pl.priors.Normal() has one"
+            )
         return self._evidence
 
     def diagnostics(self) -> Diagnostics:
@@ -155,8 +162,10 @@ class Posterior(ABC):
         return twin.annotated_like(self, device)
 
     def annotated_like(self, other: Posterior, device: torch.device | str | None = None) -> Self:
-        """This posterior with another's statistics, evidence and diagnostics."""
+        """This posterior with another's statistics, evidence, diagnostics and way to predict."""
         self.bank = None if other.bank is None else tree.to(other.bank, device)
+        self.mean_bank = None if other.mean_bank is None else tree.to(other.mean_bank, device)
+        self.linearised_by_default = other.linearised_by_default
         self.bank_seed, self._evidence, self._diagnostics = other.bank_seed, other._evidence, other._diagnostics
         self.notes = other.notes
         return self
