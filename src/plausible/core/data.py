@@ -22,6 +22,7 @@ from . import batch as batches
 from .model import BayesianModel, InternalBatch
 from .target import Target
 
+SWEPT = 1024  # examples at a time of a sweep on a GPU
 ORDER, DRAWS = 0x6F72646572, 0x6C6F61646572  # streams of a run's seed
 
 
@@ -41,6 +42,10 @@ class Source(ABC):
         """All data as one batch."""
 
     @abstractmethod
+    def sweep(self) -> Iterator[InternalBatch]:
+        """All data once, in batches whose weights sum to N over the whole sweep; without augmentation."""
+
+    @abstractmethod
     def some_inputs(self, limit: int) -> Iterator[Any]:
         """Blocks of training inputs, `limit` examples in all at the most."""
 
@@ -57,6 +62,10 @@ class Nothing(Source):
     def full(self) -> None:
         """There is none."""
         return None
+
+    def sweep(self) -> Iterator[InternalBatch]:
+        """There is nothing to sweep."""
+        return iter(())
 
     def some_inputs(self, limit: int) -> Iterator[Any]:
         """There are none."""
@@ -127,6 +136,17 @@ class Resident(Source):
         else:
             weights = weights * (self.num_data / weights.sum())
         return InternalBatch((*batches.place((self.inputs, self.targets), self.device), weights))
+
+    def sweep(self) -> Iterator[InternalBatch]:
+        """All data in order."""
+        own = torch.ones(self.size, dtype=self.dtype, device=self.device) if self.weights is None else self.weights
+        own = own * (self.num_data / own.sum())
+        # A sum does not depend on the batches it is taken in, and a GPU waits less for large ones.
+        size = max(self.batch_size, SWEPT) if self.device.type == "cuda" else self.batch_size
+        for begin in range(0, self.size, size):
+            part = slice(begin, min(begin + size, self.size))
+            found = batches.place(batches.rows((self.inputs, self.targets), part), self.device)
+            yield InternalBatch((*found, own[part]))
 
     def some_inputs(self, limit: int) -> Iterator[Any]:
         """Blocks of training inputs in a seeded order."""
@@ -239,6 +259,15 @@ class Loaded(Source):
         parts = [self._read(b, check=True) for b in self._all()]
         inputs, targets, weights = batches.place(pytree.tree_map(lambda *t: torch.cat(t), *parts), self.device)
         return InternalBatch((inputs, targets, weights * (self.num_data / weights.sum())))
+
+    def sweep(self) -> Iterator[InternalBatch]:
+        """All data as the loader gives them, loaded once more to count their weights where N was given."""
+        total = self.num_data
+        if self._given or self._weighted:
+            total = sum(float(self._read(b, check=False)[2].sum()) for b in self._all())
+        for b in self._all():
+            inputs, targets, weights = self._read(b, check=False)
+            yield InternalBatch(batches.place((inputs, targets, weights * (self.num_data / total)), self.device))
 
     def _all(self) -> Iterator[Any]:
         with self._seeded(0, 0):

@@ -41,6 +41,10 @@ class Stacked(Source):
     def _stack(self, found: list[Any]) -> InternalBatch | None:
         return None if found[0] is None else pytree.tree_map(lambda *tensors: torch.stack(tensors), *found)
 
+    def sweep(self) -> Iterator[InternalBatch]:
+        """Refused: every set is swept by itself, through `parts`."""
+        raise NotImplementedError
+
     def some_inputs(self, limit: int) -> Iterator[Any]:
         """Blocks of the first set's inputs."""
         return self.parts[0].some_inputs(limit)

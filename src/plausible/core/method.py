@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -16,6 +16,7 @@ from ..weights.tree import Tree
 from .posteriors.posterior import Posterior
 from .target import Batch
 
+Sweep = Callable[[], Iterator[Batch]]  # all data once, in batches whose weights sum to N
 ARRIVAL = 1 << 16  # the call number from which the end of a trajectory draws, past anything its beginning draws
 
 
@@ -33,6 +34,7 @@ class Method(ABC):
     trains: ClassVar[bool] = True  # the network runs in train mode
     straight: ClassVar[bool] = True  # a step is a line of a few slopes and cheap arithmetic: compiled or captured whole
     is_point: ClassVar[bool] = False  # the answer is a point, so the log joint must have a highest one
+    post_hoc: ClassVar[bool] = False  # the answer needs the data once more: `survey` instead of `posterior`
     slopes_per_step: ClassVar[int] = 1  # about how many, to judge whether compiling pays
 
     def unfold(self) -> tuple[Method, int | None]:
@@ -56,6 +58,15 @@ class Method(ABC):
     @abstractmethod
     def posterior(self, model: Any, state: dict[str, Tree], draws: Tree | None) -> Posterior:
         """The answer, from the last state and the kept records (stacked along a leading axis; None if none)."""
+
+    # --- for methods that look at the data again when all steps are done ---
+
+    def survey(self, model: Any, state: dict[str, Tree], sweep: Sweep, validation: Sweep | None) -> Posterior:
+        """The answer, from the last state and sweeps over all data (and over `fit`'s validation data, if there are any).
+
+        The network runs in eval mode with the norm statistics of the state's weights.
+        """
+        raise NotImplementedError
 
     # --- for methods that collect ---
 

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -81,7 +81,16 @@ class BayesianModel(Target):
         if not trainable:
             raise ValueError("the network has no weight with requires_grad=True, so nothing is unknown")
         self.weight_names = choose(trainable, parameters)
-        noise = {f"likelihood.{k}": h for k, h in unknowns(likelihood).items()}
+        self._take(prior)
+
+    def with_prior(self, prior: Any) -> Self:
+        """The same model with another prior."""
+        new = self.bound(prior=prior)
+        new._take(prior)
+        return new
+
+    def _take(self, prior: Any) -> None:
+        noise = {f"likelihood.{k}": h for k, h in unknowns(self.likelihood).items()}
         self.groups = group(prior, self.weight_names, noise)
         self.hyperpriors = {**noise, **{k: h for g in self.groups for k, h in g.unknowns().items()}}
         joint = {n for g in self.groups if g.joint for n in g.names}

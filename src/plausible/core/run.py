@@ -27,7 +27,7 @@ from .model import BayesianModel, InternalBatch
 from .posteriors import Mixture, Posterior
 from .progress import Progress
 from .records import Records
-from .refresh import EXAMPLES, fill
+from .refresh import EXAMPLES, fill, statistics_of
 from .starts import starts
 from .target import Target
 from .validation import validation_nll
@@ -66,6 +66,8 @@ class Run:
         _refuse_different_courses(methods, self.methods, self.steps)
         self._find_side_effects()
         self.everything = source.full() if full else None
+        # A network that somebody else has trained, and that stays as it is, has norm statistics of its own.
+        self.as_it_came = self.steps == 0 and (init is None or (isinstance(init, str) and init == "network"))
         if separate:
             params = [starts(self.model, init, 1, s, device)[0] for s in seeds]
         else:
@@ -192,13 +194,32 @@ class Run:
                 stacked = self.records[0 if run.plan.vectorised else m].stacked()
                 draws = tree.tree_map(lambda t, m=m: t[:, m].clone(), stacked) if run.plan.vectorised else stacked
             state = tree.clone(run.state(m))
-            answer = run.mode_method(m).posterior(model, state, draws)
             buffers = run.mode_buffers(m)
+            if run.mode_method(m).post_hoc:
+                answer = self._surveyed(m, model, state, buffers)
+            else:
+                answer = run.mode_method(m).posterior(model, state, draws)
             if buffers is not None:
                 answer.bank = {k: v.unsqueeze(0).expand(BANK, *v.shape) for k, v in buffers.items()}
             answers.append(answer)
         self._refresh(answers)
         return answers
+
+    def _surveyed(self, mode: int, model: Target, state: Any, buffers: Any) -> Posterior:
+        """The answer of a method that looks at the data again, in eval mode with the statistics of these weights."""
+        own = self.source.parts[mode] if isinstance(self.source, Stacked) else self.source
+        statistics: dict[str, Tensor] = {}
+        if isinstance(model, BayesianModel):
+            network = model.network
+            if network.statistics and self.as_it_came:
+                statistics = {k: network.buffers[k].to(self.device) for k in network.statistics}
+            elif network.statistics:
+                statistics = statistics_of(model, state["params"], list(own.some_inputs(EXAMPLES)))
+            model = model.bound(buffers={**(buffers or {}), **statistics} or None)
+        validation = None if self.validation is None else self.validation.sweep
+        answer = self.execution.mode_method(mode).survey(model, state, own.sweep, validation)
+        answer.mean_bank = {**(buffers or {}), **statistics} or None
+        return answer
 
     def _refresh(self, answers: list[Posterior]) -> None:
         if not isinstance(self.model, BayesianModel) or not self.model.network.statistics:

@@ -1,0 +1,1 @@
+"""Published studies, run again: `plausible reproduce NAME` prints our numbers beside the paper's."""

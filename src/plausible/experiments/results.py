@@ -1,0 +1,160 @@
+"""One JSON file per row of a study, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from .study import Estimate, Outcome, Row, Study, estimate
+
+FORMAT = 1
+VERSIONS = ("plausible", "torch", "numpy")
+FIELDS = (
+    "format", "study", "row", "settings", "epochs", "scores", "seeds", "seconds", "device", "threads", "load",
+    "versions", "commit", "command", "finished",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A finished row: what was run, what it scored, and where, when and with what."""
+
+    row: Row
+    record: Mapping[str, Any]
+
+    @property
+    def scores(self) -> dict[str, Estimate]:
+        """Every column's mean and standard error."""
+        return {column: estimate(scores) for column, scores in self.record["scores"].items()}
+
+    @property
+    def repetitions(self) -> int:
+        """How many splits or seeds."""
+        return len(next(iter(self.record["scores"].values())))
+
+
+def finished(study: Study, row: Row, outcome: Outcome, *, seconds: float, load: float, command: str) -> Result:
+    """The record of a row that has just been run."""
+    import torch
+
+    _refuse_strange_scores(study, row, outcome.scores)
+    record = {
+        "format": FORMAT,
+        "study": study.name,
+        "row": row.name,
+        "settings": row.settings(),
+        "epochs": row.epochs,
+        "scores": {column: [float(s) for s in scores] for column, scores in outcome.scores.items()},
+        "seeds": list(outcome.seeds),
+        "seconds": round(seconds, 1),
+        "device": outcome.device,
+        "threads": torch.get_num_threads(),
+        "load": round(load, 2),  # mean number of busy processes of the machine: above its cores, seconds are too many
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in VERSIONS}},
+        "commit": _commit(),
+        "command": command,
+        "finished": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+    }
+    return Result(row=row, record=record)
+
+
+def _refuse_strange_scores(study: Study, row: Row, scores: Mapping[str, Sequence[float]]) -> None:
+    lengths = {len(values) for values in scores.values()}
+    if set(scores) != set(study.columns) or len(lengths) != 1 or 0 in lengths:
+        raise ValueError(
+            f"{study.name} {row.name} must give one score per repetition for {', '.join(study.columns)}, got "
+            f"{ {column: len(values) for column, values in scores.items()} }"
+        )
+    broken = [column for column, values in scores.items() if not all(math.isfinite(v) for v in values)]
+    if broken:
+        raise ValueError(f"{study.name} {row.name} gave scores that are not finite: {', '.join(broken)}")
+
+
+class Store:
+    """The results of a study in a folder."""
+
+    def __init__(self, folder: Path, study: Study):
+        self.folder, self.study = folder / study.name, study
+
+    def path(self, row: Row) -> Path:
+        """The file of a row."""
+        return self.folder / f"{row.name}.json"
+
+    def read(self, row: Row) -> Result | None:
+        """The result of exactly this row; None if there is none, or if it was run with other settings."""
+        path = self.path(row)
+        if not path.is_file():
+            return None
+        try:
+            record = json.loads(path.read_text())
+        except ValueError as error:
+            raise ValueError(f"{path} cannot be read: {error}; delete it, or run with --restart") from None
+        lost = [name for name in FIELDS if name not in record]
+        if record.get("format") != FORMAT or lost:
+            raise ValueError(f"{path} is not a result of this version; delete it, or run with --restart")
+        return Result(row=row, record=record) if record["settings"] == row.settings() else None
+
+    def read_all(self) -> list[Result]:
+        """What is finished, in the study's order."""
+        found = [self.read(row) for row in self.study.rows]
+        return [result for result in found if result is not None]
+
+    def write(self, result: Result) -> Path:
+        """Write a temporary file beside it, sync it and rename it: a kill leaves the old file."""
+        if not result.row.full:
+            raise ValueError(f"{result.row.name} is a toy, which is not kept beside the study's results")
+        path = self.path(result.row)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            with open(temporary, "w") as handle:
+                handle.write(_compact(result.record))
+                handle.flush()
+                os.fsync(handle.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        return path
+
+
+def _compact(record: Mapping[str, Any]) -> str:
+    """A line per field, and per column of scores: small, and a change is easy to see."""
+    lines = []
+    for name, value in record.items():
+        if name == "scores":
+            inner = ",\n".join(f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items())
+            lines.append(f' "scores": {{\n{inner}\n }}')
+        else:
+            lines.append(f" {json.dumps(name)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _commit() -> str:
+    """The commit of the code that ran, with a mark where the code has been changed since."""
+    here = Path(__file__).parent
+    try:
+        head = _git(here, "rev-parse", "--short", "HEAD")
+        return f"{head} with changes" if _git(here, "status", "--porcelain", "--", "..") else head
+    except (OSError, subprocess.CalledProcessError):
+        return "no repository"
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    told = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    return told.stdout.strip()
