@@ -59,6 +59,7 @@ def _load(name: str, limit: int | None, root: Path | None) -> tuple[Dataset, Ten
     """The data, and images of another set that the network has never seen."""
     if name == "cifar10":
         data = pl.datasets.cifar10(root, normalised=True, limit=limit)
+        assert data.input_mean is not None and data.input_scale is not None  # it is normalised
         return data, (pl.datasets.svhn(root, limit=limit).x_test - data.input_mean) / data.input_scale
     if name == "fashion-mnist":
         return pl.datasets.fashion_mnist(root, limit=limit), pl.datasets.mnist(root, limit=limit).x_test

@@ -1,0 +1,23 @@
+"""The whole matrix, for networks small enough to hold it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .rules.rule import blocks_of
+from .tracing import Traced
+
+
+def outer_products(traced: Traced, columns: Tensor) -> Tensor:
+    """Σᵣ Σᵢ (Jᵢᵀ cᵣᵢ)(Jᵢᵀ cᵣᵢ)ᵀ over the weights of the trace, in the order of its names, laid flat one after another."""
+    size = sum(traced.params[n].numel() for n in traced.names)
+    like = next(iter(traced.params.values()))
+    total = torch.zeros(size, size, dtype=like.dtype, device=like.device)
+    slopes = traced.pull(columns)
+    for first, last in blocks_of(traced.examples, columns.shape[0] * size * like.element_size()):
+        each = traced.gradients(slopes, columns, traced.names, first, last)
+        rows = columns.shape[0] * (last - first)
+        flat = torch.cat([each[n].reshape(rows, -1) for n in traced.names], -1).to(like.dtype)
+        total = total + flat.mT @ flat
+    return total

@@ -1,0 +1,247 @@
+"""Plans: which uses of a network's weights have a rule, where they keep the examples, and what is left over.
+
+A plan is made once for a network and a kind of input, on a few examples at slightly shaken weights (a layer that
+starts at zero, as in a low-rank adapter, hides what is behind it), and checked against plain gradients of one example's
+outputs after the other. Examples may meet in batch norms only; while a plan is made their statistics are held constant.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.utils import _pytree as pytree
+
+from ..core.errors import NotSupported
+from ..core.model import BayesianModel
+from ..weights.algebra import Weights, under_vmap
+from ..weights.network import Network
+from ..weights.rng import forked, run_key
+from .eager import eagerly
+from .layouts import Layout, find_layout
+from .passes import Plan, Traced, known, run
+from .recording import Recorder
+from .rules.opaque import Opaque
+from .rules.rule import CHUNK
+
+__all__ = ["Plan", "Traced", "column_block", "plan_for", "trace"]
+
+log = logging.getLogger("plausible")
+
+PROBES = 3  # examples on which a plan is made and checked
+SHAKE = 0.1  # how much its weights are moved, beside what they start with
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}  # of a plan's gradients on these
+
+
+def trace(
+    model: BayesianModel,
+    params: Mapping[str, Tensor],
+    inputs: Any,
+    key: Tensor | None = None,
+    names: Sequence[str] | None = None,
+) -> Traced:
+    """Run the network once, in the mode and precision that the model is bound to."""
+    names = tuple(model.weight_names if names is None else names)
+    plan = plan_for(model, params, inputs, names)
+    traced = run(model, params, inputs, key, names, plan)
+    if [c.kind for c in traced.calls] == [c.kind for c in plan.calls]:
+        return traced
+    # The network took another way than on the examples of the plan, so that only plain gradients are safe.
+    if plan.together:
+        raise NotSupported(
+            "the network uses its weights in another way than on other inputs, and has dropout or batch norms in "
+            "training; a network that branches on its inputs has per-example gradients in eval mode only"
+        )
+    return run(model, params, inputs, key, names, Plan((), (), frozenset(names)))
+
+
+def column_block(traced: Traced) -> int:
+    """How many columns to pull at a time."""
+    return max(1, CHUNK // max(1, traced.held))
+
+
+_plans: weakref.WeakKeyDictionary[Network, dict[Any, Plan]] = weakref.WeakKeyDictionary()
+
+
+@eagerly
+def plan_for(model: BayesianModel, params: Mapping[str, Tensor], inputs: Any, names: tuple[str, ...]) -> Plan:
+    """The plan of a network for inputs of this kind."""
+    ready = _plans.setdefault(model.network, {})
+    leaves, spec = pytree.tree_flatten(inputs)
+    shapes = tuple((t.shape[1:], t.dtype) for t in leaves)
+    like = next(iter(params.values()))
+    signature = (names, model.training, model.precision, like.device, like.dtype, shapes, str(spec))
+    if signature not in ready:
+        inside = under_vmap()
+        bare = pytree.tree_map(_bare, inputs)
+        with temporarily_clear_interpreter_stack() if inside else nullcontext():
+            few = pytree.tree_map(_some, bare)
+            start = {k: w.to(like.device) for k, w in model.start.items()} if inside else params
+            ready[signature] = _Maker(model, start, few, names).plan()
+    return ready[signature]
+
+
+class _Maker:
+    """Makes one plan."""
+
+    def __init__(self, model: BayesianModel, params: Mapping[str, Tensor], few: Any, names: tuple[str, ...]):
+        self.model, self.few, self.names = model.bound(precision=None), few, names
+        self.key = run_key(0, device=next(iter(params.values())).device) if model.needs_key else None
+        self.params = {k: v.detach() for k, v in params.items()}
+        self.params = self._shaken(self.params)
+        self.truth, met = self._plain_gradients()
+        # Alone, without its neighbours and its place among them, an example of such a network would be another one.
+        self.together = met or model.training and bool(model.network.dropouts or model.network.draws)
+
+    def plan(self) -> Plan:
+        """Rules where they agree with plain gradients; for the rest one example after the other, if that agrees."""
+        plan, lost = self._found()
+        if not self.together:
+            plan = _without(plan, lost | {n for c in plan.calls if isinstance(c.rule, Opaque) for n in c.names})
+            plan = _without(plan, self._wrong(plan, [n for n in self.names if n not in plan.fallback]))
+            if not self._wrong(plan, sorted(plan.fallback)):
+                log.debug(
+                    "gradients of %s are taken example by example", ", ".join(sorted(plan.fallback)) or "no weight"
+                )
+                return plan
+            plan, lost = self._found()
+        wrong = lost | self._wrong(plan, [n for n in self.names if n not in lost])
+        if wrong:
+            raise NotSupported(
+                f"{', '.join(sorted(wrong))}: examples meet in this network in some other way than by a batch norm, so "
+                "they have no gradients of their own; keep these weights fixed with parameters=, or use group norm"
+            )
+        return replace(plan, together=True)
+
+    def _found(self) -> tuple[Plan, set[str]]:
+        """All uses with their layouts, and the unknowns among them whose examples could not be told apart."""
+        recorder = self._recorded()
+        numbers, calls = tuple(recorder.calls), tuple(recorder.calls.values())
+        plan = Plan(calls, tuple(Layout() for _ in calls), frozenset(), numbers)
+        layouts, connected = self._layouts(plan)
+        odd = {
+            n for n, c, layout in zip(numbers, calls, layouts, strict=True)
+            if layout is not None and not c.rule.suits(layout)
+        }  # fmt: skip
+        kept = [i for i in range(len(calls)) if connected[i]]
+        lost = set(recorder.lost) | {n for i in kept if layouts[i] is None for n in calls[i].names}
+        plan = Plan(
+            tuple(calls[i] for i in kept), tuple(layouts[i] or Layout() for i in kept), frozenset(),
+            tuple(numbers[i] for i in kept), frozenset(odd),
+        )  # fmt: skip
+        if odd:  # operations that their rule cannot read
+            again = self._recorded(frozenset(odd))
+            plan = replace(plan, calls=tuple(again.calls[n] for n in plan.numbers))
+        return plan, lost
+
+    def _layouts(self, plan: Plan) -> tuple[list[Layout | None], list[bool]]:
+        """Of every use, and whether the outputs depend on it at all."""
+        with self._repeatable():
+            traced = run(self.model, self.params, self.few, self.key, self.names, plan, apart=True)
+        columns = self._columns(traced.outputs)
+        alone = torch.stack([Layout().only(columns, i, PROBES) for i in range(PROBES)])
+        touched = [s != 0 for s in traced.pull(alone)]
+        connected = [bool(t.any()) for t in touched]
+        return [find_layout(list(t)) if c else None for t, c in zip(touched, connected, strict=True)], connected
+
+    def _wrong(self, plan: Plan, names: Sequence[str]) -> set[str]:
+        """The unknowns whose gradients by this plan are not the plain ones."""
+        if not names:
+            return set()
+        with self._repeatable():
+            traced = run(self.model, self.params, self.few, self.key, self.names, plan, apart=True)
+            column = self._columns(traced.outputs).unsqueeze(0)
+            found = traced.gradients(traced.pull(column), column, names, 0, PROBES)
+        wrong = set()
+        for name in names:
+            truth = self.truth[name]
+            scale, gap = truth.abs().max(), (found[name][0] - truth).abs().max()
+            if not bool(gap <= TOLERANCE.get(truth.dtype, 1e-1) * scale + torch.finfo(truth.dtype).tiny):
+                wrong.add(name)
+        return wrong
+
+    def _plain_gradients(self) -> tuple[Weights, bool]:
+        """Gradients (PROBES, shape) of one example's outputs after the other, and whether a batch norm mixes."""
+        leaves = {k: v.requires_grad_(k in self.names) for k, v in self.params.items()}
+        recorder = Recorder(*known(self.model, self.params, self.names, self.key), lambda *_: None, apart=True)
+        with torch.enable_grad(), self._repeatable(), recorder:
+            outputs = self.model.outputs(leaves, self.few, self.key)
+        columns = self._columns(outputs.detach())
+        own = [leaves[n] for n in self.names]
+        rows = [
+            torch.autograd.grad(
+                outputs,
+                own,
+                Layout().only(columns, i, PROBES),
+                retain_graph=True,
+                allow_unused=True,
+                materialize_grads=True,
+            )
+            for i in range(PROBES)
+        ]
+        self.params = {k: v.detach() for k, v in leaves.items()}
+        found = {n: torch.stack(g) for n, *g in zip(self.names, *rows, strict=True)}
+        return found, recorder.met
+
+    def _recorded(self, opaque: frozenset[int] = frozenset()) -> Recorder:
+        everything = lambda number, out: True  # noqa: E731
+        recorder = Recorder(*known(self.model, self.params, self.names, self.key), everything, opaque, apart=True)
+        with torch.no_grad(), self._repeatable(), recorder:
+            self.model.outputs(self.params, self.few, self.key)
+        return recorder
+
+    def _repeatable(self) -> AbstractContextManager[None]:
+        """Every pass draws the same numbers, and the global generators never know."""
+        return forked(0, devices=[next(iter(self.params.values())).device])
+
+    @staticmethod
+    def _columns(outputs: Tensor) -> Tensor:
+        """Unequal directions: a column of ones would be lost on a softmax or a mean."""
+        return torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0)).to(outputs)
+
+    def _shaken(self, params: Weights) -> Weights:
+        """Weights near the given ones, none of them zero; themselves where that is no place for the network to be."""
+        rng, moved = torch.Generator().manual_seed(1), dict(params)
+        for name in self.names:
+            w = params[name]
+            width = SHAKE / math.sqrt(w.numel() / w.shape[0]) if w.dim() > 1 else SHAKE
+            moved[name] = w + width * torch.randn(w.shape, generator=rng).to(w)
+        with torch.no_grad(), self._repeatable():
+            fine = bool(self.model.outputs(moved, self.few, self.key).isfinite().all())
+        return moved if fine else {k: v.clone() for k, v in params.items()}
+
+
+def _without(plan: Plan, lost: set[str]) -> Plan:
+    """The plan with some more unknowns in the fallback."""
+    fallback = plan.fallback | lost
+    kept = [i for i, call in enumerate(plan.calls) if not set(call.names) <= fallback]
+    return Plan(
+        tuple(plan.calls[i] for i in kept), tuple(plan.layouts[i] for i in kept), fallback,
+        tuple(plan.numbers[i] for i in kept), plan.opaque,
+    )  # fmt: skip
+
+
+def _some(tensor: Tensor) -> Tensor:
+    return tensor[torch.arange(PROBES, device=tensor.device) % tensor.shape[0]]
+
+
+def _bare(tensor: Tensor) -> Tensor:
+    """The memory behind a tensor inside `vmap` and the like; of several, the first."""
+    functorch = torch._C._functorch
+    axes = []
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        if functorch.is_batchedtensor(tensor):
+            axes.append(functorch.maybe_get_bdim(tensor))
+        tensor = functorch.get_unwrapped(tensor)
+    with temporarily_clear_interpreter_stack():
+        for axis in reversed(axes):
+            tensor = tensor.select(axis, 0)
+    return tensor
