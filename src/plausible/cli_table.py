@@ -40,6 +40,9 @@ def fit(
         float, typer.Option(min=0.0, max=0.9, help="Share of the rows that is held out and judged on.")
     ] = 0.2,
     task: Annotated[str, typer.Option(metavar="TASK", help="auto, regression or classification.")] = "auto",
+    calibrate: Annotated[
+        bool, typer.Option(help="Correct how sure predictions are, by cross-fitting; takes longer.")
+    ] = True,
     delimiter: Delimiter = "auto",
     encoding: Encoding = "utf-8",
 ) -> None:
@@ -60,13 +63,16 @@ def fit(
         told.print(
             f"Read {len(table):,} rows and {len(table.columns)} columns of {table.name}: {table.layout}.", markup=False
         )
+        if calibrate:
+            told.print("Two runs follow: the fit, and then the cross-fitting that calibrates it.")
         from .tabular import description
         from .tabular.training import fit_table
 
         wanted: Any = None if task == "auto" else task
         fitted = fit_table(
-            table, target, method=_method(method), task=wanted, epochs=epochs, test_share=test_share, seed=seed
-        )
+            table, target, method=_method(method), task=wanted, epochs=epochs, test_share=test_share, seed=seed,
+            calibrate=calibrate,
+        )  # fmt: skip
         fitted.save(place)
     _print_lines(shown, description.story(fitted))
     shown.print(description.columns_table(fitted))

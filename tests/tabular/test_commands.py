@@ -62,6 +62,8 @@ def test_show_says_the_same_from_the_file_alone(folder):
         "by MAP",
         "[red]tag",
         "RMSE",
+        "before calibration",
+        "spread multiplied by",
         "values inside intervals",
         "UTC",
     ):

@@ -15,7 +15,7 @@ from plausible.tabular.dataset import table_dataset
 from plausible.tabular.fitted import load_table
 from plausible.tabular.prediction import predict_table
 from plausible.tabular.reading import Table, read_table
-from plausible.tabular.training import METHODS, fit_table
+from plausible.tabular.training import METHODS, even_batch, fit_table
 from plausible.tabular.writing import write_csv
 
 SCRIPT = "<script>alert(1)</script>"
@@ -71,7 +71,9 @@ def test_the_scores_of_numbers_are_those_of_the_mixture_of_normals_in_the_units_
     data = table_dataset(house_file, "price", seed=2)
     predictive = price.posterior.predict(data.x_test)
     means = (predictive.outputs[..., 0].double() * data.target_scale + data.target_mean).numpy()
+    means = means.mean(0) + price.calibration.factor * (means - means.mean(0))
     scales = (predictive.unknowns["scale"].double() * data.target_scale).numpy().reshape(-1, 1)
+    scales = scales * price.calibration.factor
     y = (data.y_test[:, 0].double() * data.target_scale + data.target_mean).numpy()
     assert price.scores["rmse"] == pytest.approx(np.sqrt(((means.mean(0) - y) ** 2).mean()), rel=1e-4)
     density = stats.norm.pdf(y, means, scales).mean(0)
@@ -108,11 +110,12 @@ def test_a_saved_file_predicts_the_same_to_the_bit_and_needs_no_code(price, hous
     table = read_table(house_file)
     again = load_table(tmp_path / "price.plausible")
     assert predict_table(again, table).columns == predict_table(price, table).columns
-    assert (again.schema, again.target, again.facts, again.scores) == (
+    assert (again.schema, again.target, again.facts, again.scores, again.calibration) == (
         price.schema,
         price.target,
         price.facts,
         price.scores,
+        price.calibration,
     )
     notes = pl.load(tmp_path / "price.plausible").notes
     assert json.loads(json.dumps(notes)) == notes and notes["table"]["target"]["name"] == "price"
@@ -206,3 +209,11 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_orphan(tmp_path):
     with pytest.raises(OSError, match="could not write .*folder"):
         write_csv(tmp_path / "folder", {"a": [1]})
     assert sorted(f.name for f in tmp_path.iterdir()) == ["folder", "p.csv"]
+
+
+@pytest.mark.parametrize("rows", [1, 63, 64, 65, 197, 1000])
+def test_the_batches_of_an_epoch_are_about_as_large(rows):
+    size = even_batch(rows)
+    batches = math.ceil(rows / size)
+    assert size <= 64 and batches == math.ceil(rows / 64)
+    assert size - (rows - (batches - 1) * size) < batches  # the last one lacks less than a row of each other's

@@ -8,9 +8,9 @@ from typing import Any
 from rich.table import Table as Grid
 from rich.text import Text
 
+from .calibration import FEWEST_ROWS, LEVEL
 from .columns import Column, Date, Numeric
 from .fitted import FittedTable
-from .scoring import LEVEL
 from .targets import Classes
 
 BAR = 20  # characters of a whole one
@@ -34,32 +34,42 @@ def columns_table(fitted: FittedTable) -> Grid:
 
 
 def scores_table(fitted: FittedTable) -> Grid:
-    """How good predictions of held-out rows were, with a sentence on what each number means."""
+    """How good predictions of held-out rows were, before calibration too, and what each number means."""
     scores: dict[str, Any] = fitted.scores or {}
+    before: dict[str, Any] = scores.get("uncalibrated") or {}
     rows = fitted.facts["rows"]["test"]
     grid = Grid(title=f"on {rows:,} held-out rows", title_justify="left", title_style="bold")
     grid.add_column("score")
-    grid.add_column("value", justify="right")
+    if before:
+        grid.add_column("before calibration", justify="right")
+    grid.add_column("after" if before else "value", justify="right")
     grid.add_column("meaning", overflow="fold")
-    if fitted.target.task == "regression":
-        grid.add_row(
-            "RMSE", f"{scores['rmse']:.4g}", f"typical error; predicting the mean alone: {scores['spread']:.4g}"
-        )
-        grid.add_row("NLL", f"{scores['nll']:.4f}", "mean −log density of the truth; lower is better")
-        grid.add_row("CRPS", f"{scores['crps']:.4g}", "distance of the predicted distribution from the truth")
-        grid.add_row(
-            f"in {LEVEL:.0%} interval", f"{scores['coverage']:.1%}", f"{LEVEL:.0%} is right; more is as wrong as less"
-        )
-    else:
-        always = f"right answers; always saying the commonest class: {scores['commonest']:.1%}"
-        grid.add_row("accuracy", f"{scores['accuracy']:.1%}", always)
-        grid.add_row("NLL", f"{scores['nll']:.4f}", "mean −log probability of the truth; lower is better")
-        grid.add_row("ECE", f"{scores['ece']:.4f}", "gap between stated and found confidence; 0 is right")
-        grid.add_row("Brier", f"{scores['brier']:.4f}", "squared error of the probabilities; lower is better")
-    grid.add_row(
-        "far from training", f"{scores['far']:.1%}", "rows flagged as unlike the training rows; about 1 % is usual"
-    )
+    for label, key, form, meaning in _meanings(fitted, scores):
+        shown = [f"{before[key]:{form}}" if key in before else ""] if before else []
+        grid.add_row(label, *shown, f"{scores[key]:{form}}", meaning)
     return grid
+
+
+def _meanings(fitted: FittedTable, scores: dict[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Every score: what it is called, its key, how it is written, and what it means."""
+    far = ("far from training", "far", ".1%", "rows flagged as unlike the training rows; about 1 % is usual")
+    if fitted.target.task == "regression":
+        right = f"{LEVEL:.0%} is right; more is as wrong as less"
+        return [
+            ("RMSE", "rmse", ".4g", f"typical error; predicting the mean alone: {scores['spread']:.4g}"),
+            ("NLL", "nll", ".4f", "mean −log density of the truth; lower is better"),
+            ("CRPS", "crps", ".4g", "distance of the predicted distribution from the truth"),
+            (f"in {LEVEL:.0%} interval", "coverage", ".1%", right),
+            far,
+        ]
+    always = f"right answers; always saying the commonest class: {scores['commonest']:.1%}"
+    return [
+        ("accuracy", "accuracy", ".1%", always),
+        ("NLL", "nll", ".4f", "mean −log probability of the truth; lower is better"),
+        ("ECE", "ece", ".4f", "gap between stated and found confidence; 0 is right"),
+        ("Brier", "brier", ".4f", "squared error of the probabilities; lower is better"),
+        far,
+    ]
 
 
 def calibration_table(fitted: FittedTable) -> Grid:
@@ -92,12 +102,21 @@ def story(fitted: FittedTable) -> list[str]:
         f"by: {facts['method']}, network {shape}, {length}, seed {facts['seed']}, {facts['seconds']:.1f} seconds",
         f"when: {facts['made'].replace('T', ' ').replace('+00:00', ' UTC')}",
     ]
+    lines.append(f"calibrated: {_calibrated(fitted)}")
     if rows["without target"]:
         lines.insert(3, f"left out: {rows['without target']:,} rows without a value of {target.name}")
     if isinstance(target, Classes):
         shown = ", ".join(target.classes[:12]) + (" ..." if len(target.classes) > 12 else "")
         lines.insert(1, f"classes: {len(target.classes)} ({shown})")
     return [*lines, *(f"note: {remark}" for remark in fitted.schema.remarks)]
+
+
+def _calibrated(fitted: FittedTable) -> str:
+    found = fitted.calibration
+    if found is None:
+        return f"no: not asked for, or fewer than {FEWEST_ROWS} rows to do it on"
+    change = "spread multiplied" if found.task == "regression" else "logits divided"
+    return f"{change} by {found.factor:.3g}, found on {found.rows:,} rows by networks that had not seen them"
 
 
 def _known(column: Column) -> str:

@@ -13,12 +13,14 @@ import torch
 from ..core.files.posterior_file import load
 from ..core.posteriors import Posterior
 from ..core.predictive import Predictive
+from .calibration import Calibration
 from .novelty import Novelty
 from .reading import Table
 from .schema import Inputs, Schema
 from .targets import Classes, Target, target_from_data
 
-VERSION = 1  # of what stands in the notes
+VERSION = 2  # of what stands in the notes
+READABLE = (1, VERSION)  # the first had no calibration
 NUM_SAMPLES = 64
 OUTPUTS_AT_A_TIME = 2**22  # over all draws, so that the length of a table is no matter of memory
 
@@ -33,7 +35,8 @@ class FittedTable:
         target: What is predicted.
         novelty: Which rows are far from the training rows.
         facts: How it was made, as JSON can hold it.
-        scores: How good it was on held-out rows; empty if there were none.
+        calibration: What its predictions are changed by; None changes nothing.
+        scores: How good it was on held-out rows; None if there were none.
     """
 
     posterior: Posterior
@@ -41,6 +44,7 @@ class FittedTable:
     target: Target
     novelty: Novelty
     facts: dict[str, Any]
+    calibration: Calibration | None = None
     scores: dict[str, Any] | None = None
 
     def with_scores(self, scores: dict[str, Any]) -> FittedTable:
@@ -56,6 +60,7 @@ class FittedTable:
                 "target": self.target.as_data(),
                 "novelty": self.novelty.as_data(),
                 "facts": self.facts,
+                "calibration": self.calibration and self.calibration.as_data(),
                 "scores": self.scores,
             }
         }
@@ -66,12 +71,13 @@ class FittedTable:
         return self.schema.encode(table, self.target.name)
 
     def predictives(self, x: np.ndarray) -> Iterator[tuple[slice, Predictive]]:
-        """Predictions of consecutive rows; of standardised numbers, where numbers are predicted."""
+        """Calibrated predictions of consecutive rows; of standardised numbers, where numbers are predicted."""
         outputs = len(self.target.classes) if isinstance(self.target, Classes) else 1
         rows = max(1, OUTPUTS_AT_A_TIME // (NUM_SAMPLES * outputs))
         for start in range(0, len(x), rows):
             part = slice(start, start + rows)
-            yield part, self.posterior.predict(torch.tensor(x[part], dtype=torch.float32), num_samples=NUM_SAMPLES)
+            found = self.posterior.predict(torch.tensor(x[part], dtype=torch.float32), num_samples=NUM_SAMPLES)
+            yield part, found if self.calibration is None else self.calibration.apply(found)
 
 
 def load_table(path: str | Path) -> FittedTable:
@@ -84,7 +90,7 @@ def from_posterior(posterior: Posterior, source: str) -> FittedTable:
     notes = posterior.notes.get("table")
     if notes is None:
         raise ValueError(f"{source} is a posterior without a table; predict needs one that `plausible fit` made")
-    if notes.get("version") != VERSION:
+    if notes.get("version") not in READABLE:
         raise ValueError(
             f"{source} has a table of version {notes.get('version')}, this reads {VERSION}; upgrade plausible"
         )
@@ -94,5 +100,6 @@ def from_posterior(posterior: Posterior, source: str) -> FittedTable:
         target_from_data(notes["target"]),
         Novelty.from_data(notes["novelty"]),
         notes["facts"],
+        Calibration.from_data(notes["calibration"]) if notes.get("calibration") else None,
         notes["scores"],
     )

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from ..core.predictive import Predictive
+from .calibration import LEVEL
 from .fitted import FittedTable
 from .reading import Table
-from .scoring import LEVEL
 from .targets import Classes, Target
 
 

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import metrics
+from .calibration import LEVEL
 from .fitted import FittedTable
 from .reading import Table
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)  # of the intervals whose coverage is reported
-LEVEL = 0.9
 BINS = 5  # of confidence
 
 
 def held_out_scores(fitted: FittedTable, table: Table) -> dict[str, Any]:
-    """Scores, a table of calibration, and the share of rows far from the training rows; as JSON can hold it."""
+    """Scores, a table of calibration, and the share of rows far from the training rows; as JSON can hold it.
+
+    Where predictions are calibrated, what they would be without that is scored too, under "uncalibrated".
+    """
     inputs = fitted.inputs(table)
     y = fitted.target.encode(table.columns[fitted.target.name])
     far = fitted.novelty.far(inputs.x) | inputs.unseen
-    found = _of_numbers(fitted, inputs.x, y) if fitted.target.task == "regression" else _of_classes(fitted, inputs.x, y)
-    return {**found, "far": float(far.mean())}
+    score = _of_numbers if fitted.target.task == "regression" else _of_classes
+    found = {**score(fitted, inputs.x, y), "far": float(far.mean())}
+    if fitted.calibration is not None:
+        found["uncalibrated"] = score(replace(fitted, calibration=None), inputs.x, y)
+    return found
 
 
 def _of_numbers(fitted: FittedTable, x: Any, y: Tensor) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..core import likelihoods, priors
 from ..core.fit import fit
@@ -18,7 +19,8 @@ from ..inference.mcmc import HMC
 from ..inference.point import MAP, DeepEnsemble
 from ..networks import MLP
 from ..weights.rng import forked
-from .fitted import FittedTable
+from .calibration import learn_calibration
+from .fitted import NUM_SAMPLES, FittedTable
 from .novelty import learn_novelty
 from .preparation import TEST_SHARE, prepare
 from .reading import Table, is_missing
@@ -58,6 +60,7 @@ def fit_table(
     epochs: int | None = None,
     test_share: float = TEST_SHARE,
     seed: int = 0,
+    calibrate: bool = True,
     progress: bool = True,
 ) -> FittedTable:
     """Learn to predict one column of a table from the others.
@@ -70,6 +73,7 @@ def fit_table(
         epochs: Passes over the training rows; for methods that see all of them at a time, steps. None: long enough.
         test_share: Share of the rows that is held out and judged on; with 0 nothing is judged.
         seed: Every random number follows from it, the split too.
+        calibrate: Correct how sure predictions are by what cross-fitting the training rows finds; about twice the time.
         progress: Show a bar.
     """
     chosen = _method(method)
@@ -77,10 +81,20 @@ def fit_table(
     x, goal = parts.schema.encode(parts.train).x, parts.target
     outputs = len(goal.classes) if isinstance(goal, Classes) else 1
     model = _model(x.shape[1], outputs, goal.task, seed)
+
+    def tensors(rows: Table) -> tuple[Tensor, Tensor]:
+        inputs = parts.schema.encode(rows).x
+        return torch.tensor(inputs, dtype=torch.float32), goal.encode(rows.columns[target])
+
     began = time.perf_counter()
     length = _length(chosen, len(parts.train), epochs)
-    data = (torch.tensor(x, dtype=torch.float32), goal.encode(parts.train.columns[target]))
-    posterior = fit(model, data, chosen, batch_size=BATCH_SIZE, seed=seed, progress=progress, **length)
+    data = tensors(parts.train)
+    running: dict[str, Any] = {"batch_size": even_batch(len(x)), "seed": seed, "progress": progress, **length}
+    posterior = fit(model, data, chosen, **running)
+    calibration = None
+    if calibrate:
+        spare = tensors(parts.test)
+        calibration = learn_calibration(model, data, spare, chosen, goal.task, num_samples=NUM_SAMPLES, **running)
     facts: dict[str, Any] = {
         "source": table.name,
         "layout": table.layout,
@@ -96,13 +110,22 @@ def fit_table(
         "settings": repr(chosen),
         "network": [x.shape[1], *HIDDEN, outputs],
         "length": length,
-        "batch_size": BATCH_SIZE,
+        "batch_size": even_batch(len(x)),
         "seed": seed,
         "seconds": round(time.perf_counter() - began, 2),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    fitted = FittedTable(posterior, parts.schema, goal, learn_novelty(x, seed), facts)
+    fitted = FittedTable(posterior, parts.schema, goal, learn_novelty(x, seed), facts, calibration)
     return fitted.with_scores(held_out_scores(fitted, parts.test)) if len(parts.test) else fitted
+
+
+def even_batch(rows: int) -> int:
+    """At most `BATCH_SIZE`, and such that all batches of an epoch are about as large.
+
+    A last batch of a few rows would count as much as the others and drown the noise scale in noise: with 197 rows in
+    batches of 64, 64, 64 and 5 the error was a third larger than with four of about 49.
+    """
+    return math.ceil(rows / math.ceil(rows / BATCH_SIZE))
 
 
 def _method(method: Method | str) -> Method:
