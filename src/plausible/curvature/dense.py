@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .rules.rule import blocks_of
+from .rules.rule import blocks_of, room
 from .tracing import Traced
 
 
@@ -15,7 +15,7 @@ def outer_products(traced: Traced, columns: Tensor) -> Tensor:
     like = next(iter(traced.params.values()))
     total = torch.zeros(size, size, dtype=like.dtype, device=like.device)
     slopes = traced.pull(columns)
-    for first, last in blocks_of(traced.examples, columns.shape[0] * size * like.element_size()):
+    for first, last in blocks_of(traced.examples, columns.shape[0] * size * like.element_size(), room(like.device)):
         each = traced.gradients(slopes, columns, traced.names, first, last)
         rows = columns.shape[0] * (last - first)
         flat = torch.cat([each[n].reshape(rows, -1) for n in traced.names], -1).to(like.dtype)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..weights.algebra import Weights
-from .rules.rule import blocks_of
+from .rules.rule import blocks_of, room
 from .tracing import Traced
 
 
@@ -45,7 +45,7 @@ def _added_up_first(traced: Traced, slopes: list[Tensor], columns: Tensor, names
     used = sum(call.size for call in traced.calls if not set(names).isdisjoint(call.names))
     numbers = columns.shape[0] * (used + sum(traced.params[n].numel() for n in names))
     found = {n: torch.zeros_like(traced.params[n]) for n in names}
-    for begin, end in blocks_of(traced.examples, numbers * columns.element_size()):
+    for begin, end in blocks_of(traced.examples, numbers * columns.element_size(), room(columns.device)):
         each = traced.gradients(slopes, columns, names, begin, end)
         found = {n: found[n] + each[n].square().sum((0, 1)) for n in names}
     return found

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 from ..core import batch as batches
 from ..core.model import BayesianModel
 from ..weights.algebra import Weights, under_vmap
-from .rules.rule import CHUNK
+from .rules.rule import room
 
 
 def gradients_by_example(
@@ -39,7 +39,7 @@ def gradients_by_example(
 
     each = columns.movedim(0, 1)  # (N, R, ...)
     size = max(1, columns.shape[0] * sum(w.numel() * w.element_size() for w in own.values()))
-    block = max(1, CHUNK // size)
+    block = max(1, room(columns.device) // size)
     try:
         found = torch.vmap(one, chunk_size=block if block < len(each) else None, randomness="error")(inputs, each)
     except RuntimeError:  # an operation that vmap does not know

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .diagonal import squares
 from .rules.embedding import Embedding
-from .rules.rule import MatrixRule, blocks_of
+from .rules.rule import MatrixRule, blocks_of, room
 from .tracing import Plan, Traced
 
 
@@ -103,7 +103,7 @@ def _input_side(traced: Traced, block: Block, weights: Tensor | None) -> dict[st
             total, count = _plus(total, often.unsqueeze(0)), _plus(count, often.sum())
             continue
         flat = rule.spread * given.numel() * given.element_size() // traced.examples
-        for begin, end in blocks_of(traced.examples, flat):
+        for begin, end in blocks_of(traced.examples, flat, room(given.device)):
             part = rule.right(layout.take(given, begin, end, traced.examples), layout, end - begin)
             part = part.to(torch.promote_types(part.dtype, torch.float32))
             own = None if weights is None else weights[begin:end].to(part.dtype)

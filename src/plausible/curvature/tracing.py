@@ -30,7 +30,7 @@ from .layouts import Layout, find_layout
 from .passes import Plan, Traced, known, run
 from .recording import Recorder
 from .rules.opaque import Opaque
-from .rules.rule import CHUNK
+from .rules.rule import room
 
 __all__ = ["Plan", "Traced", "column_block", "plan_for", "trace"]
 
@@ -65,7 +65,7 @@ def trace(
 
 def column_block(traced: Traced) -> int:
     """How many columns to pull at a time."""
-    return max(1, CHUNK // max(1, traced.held))
+    return max(1, room(traced.outputs.device) // max(1, traced.held))
 
 
 _plans: weakref.WeakKeyDictionary[Network, dict[Any, Plan]] = weakref.WeakKeyDictionary()

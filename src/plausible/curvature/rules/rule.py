@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ..layouts import Layout
 
-CHUNK = 64 * 1024**2  # bytes that one block of per-example gradients may take
+CHUNK = 64 * 1024**2  # bytes that one block of per-example gradients may take,
+GPU_CHUNK = 1024**3  # and on a GPU, where a block must be large to be worth its launches
 CACHE = 4 * 1024**2  # bytes of them that are squared and added up before they leave the processor
 
 
@@ -111,12 +112,17 @@ class MatrixRule(Rule):
         if layout.order == "own" and given.dim() == 2:
             return [(0, examples)]  # nothing is laid flat
         numbers = self.spread * (given.numel() + slope.numel()) // examples + slope.shape[0] * self.size
-        return blocks_of(examples, 4 * numbers, CACHE if given.device.type == "cpu" else CHUNK)
+        return blocks_of(examples, 4 * numbers, CACHE if given.device.type == "cpu" else room(given.device))
 
 
-def blocks_of(examples: int, each: int, room: int = CHUNK) -> list[tuple[int, int]]:
-    """(begin, end) of blocks of examples that take `each` bytes and together no more than there is room for."""
-    block = min(examples, max(1, room // max(1, each)))
+def room(device: torch.device) -> int:
+    """Bytes for one block."""
+    return GPU_CHUNK if device.type == "cuda" else CHUNK
+
+
+def blocks_of(examples: int, each: int, bytes_: int) -> list[tuple[int, int]]:
+    """(begin, end) of blocks of examples that take `each` bytes and together no more than there are."""
+    block = min(examples, max(1, bytes_ // max(1, each)))
     return [(b, min(b + block, examples)) for b in range(0, examples, block)]
 
 
