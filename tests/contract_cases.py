@@ -36,6 +36,10 @@ CASES = {
     "DeepEnsemble": Case(pl.DeepEnsemble(members=3, base=pl.MAP(learning_rate=0.02))),
     "SWAG": Case(pl.SWAG(rank=3, start=0.5, base=pl.MAP(optimizer="sgd", learning_rate=0.05))),
     "MultiSWAG": Case(pl.MultiSWAG(modes=3, base=pl.SWAG(rank=8, start=0.4))),
+    "Laplace": Case(pl.Laplace(base=pl.MAP(learning_rate=0.02))),
+    "Laplace-diagonal": Case(pl.Laplace(structure="diagonal", curvature="mc-fisher", base=pl.MAP(learning_rate=0.02))),
+    "Laplace-low-rank": Case(pl.Laplace(structure="low-rank", rank=3, base=pl.MAP(learning_rate=0.02))),
+    "Laplace-full": Case(pl.Laplace(structure="full", subset="last-layer", base=pl.MAP(learning_rate=0.02))),
     "HMC": Case(pl.HMC(trajectory_length=0.3, warmup=12), rejects=True),
     "HMC-full": Case(pl.HMC(mass="full", trajectory_length=0.3, warmup=22), steps=28, rejects=True),
 }

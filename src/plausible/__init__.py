@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the public names, as editors and type checkers follow them; the same ones are loaded below
     from . import datasets as datasets
+    from . import evidence as evidence
     from . import metrics as metrics
     from . import networks as networks
     from .core import callbacks as callbacks
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # the public names, as editors and type checkers follow them;
     from .core.posteriors.mixture import mixture
     from .core.predictive import Predictive
     from .inference.averaging import SWAG, MultiSWAG
+    from .inference.laplace import Laplace
     from .inference.mcmc import HMC
     from .inference.point import MAP, DeepEnsemble
     from .report.comparison import Comparison, compare
@@ -35,6 +37,7 @@ __version__ = "0.1.0"
 _MODULES = {
     "callbacks": "core.callbacks",
     "datasets": "datasets",
+    "evidence": "evidence",
     "hyperpriors": "core.hyperpriors",
     "likelihoods": "core.likelihoods",
     "metrics": "metrics",
@@ -52,6 +55,7 @@ _HOMES = {
     "DeepEnsemble": "inference.point",
     "Diagnostics": "core.diagnostics",
     "Evidence": "core.evidence",
+    "Laplace": "inference.laplace",
     "LogDensity": "core.density",
     "Method": "core.method",
     "MultiSWAG": "inference.averaging",
@@ -75,6 +79,7 @@ __all__ = [
     "DeepEnsemble",
     "Diagnostics",
     "Evidence",
+    "Laplace",
     "LogDensity",
     "Method",
     "MultiSWAG",
@@ -84,6 +89,7 @@ __all__ = [
     "callbacks",
     "compare",
     "datasets",
+    "evidence",
     "fit",
     "fit_many",
     "hyperpriors",

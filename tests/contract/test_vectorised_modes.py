@@ -41,6 +41,10 @@ LONG = {
     "MAP-sgd": pl.MAP(optimizer="sgd", learning_rate=0.05, clip_norm=1.0),
     "MAP-adamw": pl.MAP(optimizer="adamw", learning_rate=0.01),
     "SWAG": pl.SWAG(rank=5),
+    "Laplace": pl.Laplace(base=pl.MAP(learning_rate=0.01)),
+    "Laplace-diagonal": pl.Laplace(structure="diagonal", base=pl.MAP(learning_rate=0.01)),
+    "Laplace-low-rank": pl.Laplace(structure="low-rank", rank=3, base=pl.MAP(learning_rate=0.01)),
+    "Laplace-full": pl.Laplace(structure="full", subset="last-layer", base=pl.MAP(learning_rate=0.01)),
     "HMC": pl.HMC(step_size=0.1, trajectory_length=0.2, warmup=400),
 }
 
