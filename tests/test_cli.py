@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import plausible as pl
 from plausible import cli
-from plausible.report import catalogue, scoring, settings, tables
+from plausible.report import catalogue, images, scoring, settings, tables
 
 ROOT = Path(__file__).parents[1]
 
@@ -61,8 +61,8 @@ def test_every_public_name_is_found_and_the_two_lists_of_them_agree():
     assert sorted(loaded) == sorted(pl.__all__)
     for name in pl.__all__:
         assert getattr(pl, name) is not None and name in dir(pl)
-    with pytest.raises(AttributeError, match="no attribute 'VOGN'"):
-        pl.VOGN  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        pl.Nonsense  # noqa: B018
 
 
 def test_the_version_is_the_packages():
@@ -105,8 +105,11 @@ def test_cite_of_swag_is_the_swag_paper():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["cite", "vogn"], "method must be one of map, deep-ensemble, swag, multiswag, hmc, got 'vogn'"),
-        (["compare", "--methods", "map,vogn"], "got 'vogn'"),
+        (["cite", "nonsense"], f"method must be one of {', '.join(catalogue.names())}, got 'nonsense'"),
+        (["compare", "--methods", "map,nonsense"], "got 'nonsense'"),
+        (["compare", "moons", "--examples", "100"], "--examples and --data-dir are for mnist, fashion-mnist"),
+        (["compare", "mnist", "--data-dir", "/nowhere"], "in the folder that data_dir= (--data-dir) names"),
+        (["compare", "mnist", "--data-dir", "/nowhere"], "/nowhere/mnist is missing; download the four files"),
         (["compare", "moon"], "data must be any of moons, circles, digits"),
         (["compare", "--quick", "--epochs", "20"], "give one of --quick and --epochs"),
         (["compare", "pyproject.toml"], "say which column to predict: --target COLUMN"),
@@ -132,8 +135,7 @@ def test_compare_prints_a_table_whose_numbers_are_those_of_a_fit(tmp_path, monke
     result = call("compare", "moons", "--methods", "map,swag", "--quick", "--seed", "3")
     assert result.exit_code == 0, result.output
     data = pl.datasets.moons()
-    setting = settings.SETTINGS["moons"].shortened(cli.QUICK_EPOCHS)
-    model = settings.model_for(data, setting.hidden, seed=3)
+    model = settings.model_for(data, settings.SETTINGS["moons"], seed=3)
     posterior = pl.fit(model, data.train, settings.METHODS["swag"], epochs=cli.QUICK_EPOCHS, seed=3, progress=False)
     probs = posterior.predict(data.x_test).probs
     right = (probs.argmax(1) == data.y_test).double().mean()
@@ -141,6 +143,7 @@ def test_compare_prints_a_table_whose_numbers_are_those_of_a_fit(tmp_path, monke
     row = [cell.rstrip(tables.MARK) for cell in row_of(result.output, "swag")]
     assert row[1] == f"{right:.1%}" and row[2] == f"{loss:.3f}"
     assert "map-temperature" in result.output and "best of its column" in result.output
+    assert "NLL against seconds to fit" in result.output and "a map   b map-temperature   c swag" in result.output
     assert (tmp_path / "report.html").is_file() and "report.html" in result.output
 
 
@@ -221,14 +224,14 @@ def test_the_best_of_each_column_is_marked_and_ties_are_marked_together():
 
 def test_the_network_of_a_comparison_follows_from_the_seed_and_leaves_the_global_generator_alone():
     before = torch.get_rng_state()
-    data = pl.datasets.moons()
-    first, again, other = (settings.model_for(data, (4,), seed).init() for seed in (0, 0, 1))
+    data, setting = pl.datasets.moons(), settings.SETTINGS["moons"]
+    first, again, other = (settings.model_for(data, setting, seed).init() for seed in (0, 0, 1))
     assert torch.equal(torch.get_rng_state(), before)
     assert all(torch.equal(first[k], again[k]) for k in first)
     assert not torch.equal(first["layers.0.weight"], other["layers.0.weight"])
 
 
 def test_every_data_set_of_the_command_line_loads():
-    assert set(settings.SETTINGS) == set(cli.DATASETS)
+    assert set(settings.SETTINGS) == set(cli.DATASETS) and set(images.IMAGES) == set(cli.IMAGES)
     for name, setting in settings.SETTINGS.items():
         assert setting.load().name.replace("_", "-") == name

@@ -125,3 +125,38 @@ def test_data_from_a_loader_and_data_on_the_device_learn_alike():
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=100, shuffle=True)
     posterior = pl.fit(model(), loader, pl.MAP(), epochs=20, progress=False)
     assert pl.metrics.accuracy(posterior.predict(x).probs, y) > 0.8
+
+
+@pytest.mark.parametrize(
+    "structure", ["diagonal", "kronecker", "low-rank"]
+)  # "full" first walks to the top its own way
+def test_laplace_on_a_gpu_is_laplace_on_a_cpu(structure):
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 3, 3, stride=2), torch.nn.GroupNorm(1, 3), torch.nn.Tanh(), torch.nn.Flatten(), torch.nn.Linear(27, 4)
+    ).double()  # fmt: skip
+    x, y = torch.randn(50, 1, 7, 7, dtype=torch.float64), torch.randint(0, 4, (50,))
+    model = pl.BayesianModel(network, pl.likelihoods.Categorical())
+    method = pl.Laplace(structure=structure)
+    found = [
+        pl.fit(model, (x, y), method, init="network", epochs=0, device=device, progress=False)
+        for device in ("cuda", "cpu")
+    ]
+    values = [p.evidence().log_marginal_likelihood.cpu() for p in found]
+    assert torch.allclose(values[0].double(), values[1].double(), rtol=1e-8)
+    probs = [p.predict(x, num_samples=256).probs for p in found]
+    # Eigenvectors have signs that libraries choose, so draws differ: 0.5 / sqrt(256) is a standard error at the most.
+    assert torch.allclose(*probs, atol=5 * 0.5 / 256**0.5)
+
+
+def test_per_example_squares_on_a_gpu_are_those_on_a_cpu():
+    from plausible.curvature import second_moments
+
+    torch.manual_seed(0)
+    network = pl.networks.ResNet20(norm="group").double()
+    model = pl.BayesianModel(network, pl.likelihoods.Categorical()).bound(num_data=8.0)
+    x, y = torch.randn(8, 3, 32, 32, dtype=torch.float64), torch.randint(0, 10, (8,))
+    on_cpu = second_moments(model, model.start, (x, y, None))
+    on_gpu = second_moments(model, {k: v.cuda() for k, v in model.start.items()}, (x.cuda(), y.cuda(), None))
+    for name, value in on_cpu.items():
+        assert torch.allclose(on_gpu[name].cpu(), value, rtol=1e-8, atol=1e-12 * value.abs().max().item()), name

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import cli_table
+from . import cli_reproduce, cli_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +24,8 @@ app = typer.Typer(
 )
 
 DATASETS = ("moons", "circles", "digits", "diabetes", "breast-cancer", "wine")
-QUICK_EPOCHS = 10
+IMAGES = ("mnist", "fashion-mnist", "kmnist", "cifar10")
+QUICK_EPOCHS, QUICK_EXAMPLES = 10, 1000
 
 
 def _show_version(wanted: bool) -> None:
@@ -48,22 +49,42 @@ def main(
 def compare(
     data: Annotated[
         list[str] | None,
-        typer.Argument(metavar="DATA", help=f"Any of {', '.join(DATASETS)}; or all; or a CSV or Parquet file."),
+        typer.Argument(
+            metavar="DATA",
+            help=f"Any of {', '.join(DATASETS)}, which are embedded, or all of these; or {', '.join(IMAGES)}, which lie in "
+            "--data-dir; or a CSV or Parquet file.",
+        ),
     ] = None,
     target: Annotated[str | None, typer.Option(metavar="COLUMN", help="The column of the file to predict.")] = None,
     methods: Annotated[
         str | None,
         typer.Option(
             metavar="NAMES",
-            help="Separated by commas; see `plausible methods`. HMC runs unasked only on small networks.",
+            help="Separated by commas, or all; see `plausible methods`. HMC runs unasked only on small networks.",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How often each method is trained.")] = 5,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="How often each method is trained: 5 times, on images 2 times.")
+    ] = None,
     epochs: Annotated[
         int | None, typer.Option(min=4, help="Passes over the data; HMC's steps keep their proportion.")
     ] = None,
+    examples: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Images to train on, by default the first 10,000; a fifth as many are judged."
+        ),
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where images lie; by default the folder PLAUSIBLE_DATA names.")
+    ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help=f"The same as --seeds 1 --epochs {QUICK_EPOCHS}: does everything work?")
+        bool,
+        typer.Option(
+            "--quick",
+            help=f"Does everything work? The same as --seeds 1 --epochs {QUICK_EPOCHS}, and on images --examples "
+            f"{QUICK_EXAMPLES}.",
+        ),
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="The first seed; the data stay the same.")] = 0,
     report: Annotated[Path, typer.Option(metavar="FILE", help="Where the pictures go.")] = Path("report.html"),
@@ -74,6 +95,9 @@ def compare(
     chosen = _chosen_methods(methods)
     if quick and epochs is not None:
         raise typer.BadParameter("give one of --quick and --epochs, not both")
+    pictured = [name for name in wanted if name in IMAGES and target is None]
+    if (examples is not None or data_dir is not None) and not pictured:
+        raise typer.BadParameter(f"--examples and --data-dir are for {', '.join(IMAGES)}")
     if report.is_dir():
         raise typer.BadParameter(f"--report must be a file, and {report} is a folder")
     if not no_report and not report.resolve().parent.is_dir():  # now, and not after minutes of work
@@ -81,26 +105,30 @@ def compare(
     from rich.console import Console
 
     shown, told = Console(), Console(stderr=True, highlight=False)
-    said = "every method" if methods is None else ", ".join(chosen)
-    told.print(
-        f"Comparing {said} on {', '.join(wanted)}.", markup=False
-    )  # before torch is imported, which takes seconds
+    # Before torch is imported, which takes seconds.
+    told.print(f"Comparing {'methods' if chosen is None else ', '.join(chosen)} on {', '.join(wanted)}.", markup=False)
     from .report.comparison import compare as run
+    from .report.images import SEEDS as IMAGE_SEEDS
+    from .report.settings import SEEDS
 
-    numbers = [seed] if quick else list(range(seed, seed + seeds))
     found = []
     for name in wanted:
+        few = QUICK_EXAMPLES if quick and examples is None else examples
+        count = 1 if quick else seeds or (IMAGE_SEEDS if name in pictured else SEEDS)
         with cli_table.one_line_errors():
             found.append(
                 run(
                     name,
-                    None if methods is None else chosen,
+                    chosen,
                     target=target,
-                    seeds=numbers,
+                    seeds=range(seed, seed + count),
                     epochs=QUICK_EPOCHS if quick else epochs,
+                    examples=few if name in pictured else None,
+                    data_dir=data_dir if name in pictured else None,
                 )
             )
         _print_comparison(shown, found[-1])
+    _print_glossary(shown, found)
     if not no_report:
         from .report.page import write_report
 
@@ -110,23 +138,25 @@ def compare(
 
 
 def _print_comparison(shown: Console, found: Comparison) -> None:
-    from .report.tables import MARK
-
-    def say(text: str) -> None:
-        shown.print(text, style="dim", highlight=False, markup=False)
+    from .report.legend import cautions, marks
 
     shown.print()
     shown.print(found)
+    for line in (*marks(found), *cautions(found)):
+        shown.print(line, style="dim", highlight=False, markup=False)
     if len(found.runs) > 1:
-        unit = f"one test example is {1 / len(found.data.x_test):.2%} of accuracy"
-        say(f"{MARK} best of its column; {unit if found.data.classes else 'in the units of the data'}")
-    if len(found.seeds) > 1:
-        say("± one standard error over seeds")
-    if found.outliers_are:
-        say(f"OOD AUROC: {found.outliers_are}, by the entropy of the prediction; 0.5 is chance, 1 is perfect")
+        shown.print()
+        shown.print(found.trade_off(), highlight=False)
     for note in found.notes:
-        say(note)
+        shown.print(f"Note: {note}.", highlight=False, markup=False)
     shown.print()
+
+
+def _print_glossary(shown: Console, found: list[Comparison]) -> None:
+    """Once for all tables: what their columns mean."""
+    columns = {column.heading: column.meaning for comparison in found for column in comparison.columns.values()}
+    for heading, meaning in columns.items():
+        shown.print(f"{heading}: {meaning}", style="dim", highlight=False, markup=False)
 
 
 def _chosen_data(given: list[str] | None, target: str | None) -> list[str]:
@@ -140,16 +170,19 @@ def _chosen_data(given: list[str] | None, target: str | None) -> list[str]:
         return list(DATASETS)
     wanted = [name.lower().replace("_", "-") for name in given]
     for name, typed in zip(wanted, given, strict=True):
-        if name not in DATASETS:
+        if name not in DATASETS + IMAGES:
             hint = " (for a file, say which column to predict: --target COLUMN)" if Path(typed).is_file() else ""
-            raise typer.BadParameter(f"data must be any of {', '.join(DATASETS)}, or all; got {typed!r}{hint}")
+            known = ", ".join(DATASETS + IMAGES)
+            raise typer.BadParameter(f"data must be any of {known}, or all; got {typed!r}{hint}")
     return list(dict.fromkeys(wanted))
 
 
-def _chosen_methods(given: str | None) -> list[str]:
+def _chosen_methods(given: str | None) -> list[str] | None:
     from .report.catalogue import find, names
 
     if given is None:
+        return None
+    if given.strip().lower() == "all":
         return names()
     try:
         return list(dict.fromkeys(find(name).name for name in given.split(",")))
@@ -182,7 +215,7 @@ def cite(method: Annotated[str, typer.Argument(help="Such as swag, or SWAG.")]) 
         raise typer.BadParameter(str(error)) from None
 
 
-for command in (cli_table.fit, cli_table.predict, cli_table.show):
+for command in (cli_table.fit, cli_table.predict, cli_table.show, cli_reproduce.reproduce):
     app.command()(command)
 
 

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 import plausible as pl
-from plausible.report import scoring, settings, tables, temperature
+from plausible.report import comparison, scoring, settings, tables, temperature
 from plausible.report.comparison import SCALED
+from plausible.report.legend import cautions
+from plausible.report.outliers import outliers_of
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +22,7 @@ def test_a_row_is_the_mean_and_the_standard_error_over_the_seeds_of_single_fits(
     data = pl.datasets.moons()
     losses = []
     for seed in (4, 7):
-        model = settings.model_for(data, settings.SETTINGS["moons"].hidden, seed)
+        model = settings.model_for(data, settings.SETTINGS["moons"], seed)
         posterior = pl.fit(model, data.train, settings.METHODS["map"], epochs=6, seed=seed, progress=False)
         probs = posterior.predict(data.x_test).probs
         losses.append(torch.nn.functional.nll_loss(probs.log(), data.y_test).item())
@@ -79,7 +81,7 @@ def test_the_temperature_is_fitted_on_examples_that_were_not_trained_on():
 
 def test_digits_are_trained_without_eight_and_nine_which_are_the_outliers():
     data = settings.SETTINGS["digits"].load()
-    outliers, _ = settings.outliers_of(data)
+    outliers, _ = outliers_of(data)
     assert int(data.y_train.max()) == int(data.y_test.max()) == 7 and len(data.classes) == 8
     every = pl.datasets.digits()
     assert len(outliers) + len(data.x_train) + len(data.x_test) == len(every.x_train) + len(every.x_test)
@@ -87,7 +89,7 @@ def test_digits_are_trained_without_eight_and_nine_which_are_the_outliers():
 
 def test_outliers_of_the_plane_are_farther_than_one_from_every_point():
     data = pl.datasets.moons()
-    outliers, _ = settings.outliers_of(data)
+    outliers, _ = outliers_of(data)
     known = torch.cat([data.x_train, data.x_test])
     nearest = torch.stack([(known - point).square().sum(1).min().sqrt() for point in outliers])
     assert len(outliers) > 100 and nearest.min() > 1.0
@@ -114,7 +116,7 @@ def test_methods_of_ones_own_and_ones_own_network_start_from_fresh_weights_for_e
     ("arguments", "message"),
     [
         (("moon",), "data must be one of moons"),
-        (("moons", ["vogn"]), r"methods must be any of map.*got \['vogn'\]"),
+        (("moons", ["nonsense"]), r"methods must be any of map.*got \['nonsense'\]"),
         (("moons", []), "methods must be any of"),
     ],
 )
@@ -143,10 +145,32 @@ def test_a_table_of_usual_numbers_fits_into_eighty_characters_with_all_its_digit
     assert {"accuracy", "predict", "AUROC", "0.973*", "±0.012", "97.3%*", "±1.2%", "195.2", "±10.1"} <= set(words)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("data", ["moons", "digits"])
-def test_no_method_of_the_demonstration_is_worse_than_map_by_more_than_two_standard_errors(data):
-    rows = pl.compare(data, progress=False).rows
-    allowed = rows["map"]["nll"].mean + 2 * rows["map"]["nll"].error
-    worse = {name: row["nll"] for name, row in rows.items() if name != SCALED and row["nll"].mean > allowed}
-    assert worse == {}, f"MAP plus two standard errors is {allowed:.4f}"  # scaling trains on less data
+def test_what_runs_unasked_leaves_the_methods_that_see_all_data_at_once_to_small_networks():
+    small, none = comparison._methods(None, settings.SETTINGS["moons"], None)
+    large, notes = comparison._methods(None, settings.SETTINGS["wine"], None)
+    assert list(small) == list(settings.UNASKED) and none == []
+    assert set(small) - set(large) == {"hmc"} and "--methods hmc" in notes[0]
+
+
+def test_a_network_is_surer_far_from_the_moons_than_near_them_and_the_legend_says_so(moons):
+    inside, outside = (
+        moons.posteriors["map"].predict(x).probs.max(1).values for x in (moons.data.x_test, moons.outliers)
+    )
+    assert outside.mean() > inside.mean()  # which an AUROC below one half must mean
+    assert moons.rows["map"]["ood"].mean < 0.5
+    assert any(line.startswith("OOD AUROC below 0.5") for line in cautions(moons))
+
+
+@pytest.mark.parametrize(
+    ("examples", "epochs"),
+    [(142, 500), (353, 334), (800, 143), (1154, 100), (3840, 100), (50_000, 7), (1_000_000, 5)],
+)
+def test_small_sets_get_a_thousand_steps_and_large_ones_three_thousand(examples, epochs):
+    assert settings.epochs_for(examples) == epochs
+
+
+def test_other_epochs_change_the_steps_of_hmc_in_proportion():
+    data = pl.datasets.moons()
+    usual = settings.SETTINGS["moons"].lasting(data)
+    longer = settings.SETTINGS["moons"].lasting(data, 4 * usual.epochs)
+    assert usual.epochs == 143 and longer.epochs == 572 and longer.transitions == 4 * usual.transitions

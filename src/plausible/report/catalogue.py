@@ -82,6 +82,31 @@ ENTRIES = (
 }""",
     ),
     Entry(
+        name="laplace",
+        class_name="Laplace",
+        paper="MacKay (1992); Daxberger, Kristiadi, Immer, Eschenhagen, Bauer & Hennig (2021)",
+        summary="A Gaussian from the curvature at the most probable weights, and its evidence.",
+        bibtex="""\
+@article{mackay1992practical,
+  title   = {A Practical {Bayesian} Framework for Backpropagation Networks},
+  author  = {MacKay, David J. C.},
+  journal = {Neural Computation},
+  volume  = {4},
+  number  = {3},
+  pages   = {448--472},
+  year    = {1992}
+}
+
+@inproceedings{daxberger2021laplace,
+  title     = {{Laplace} Redux -- Effortless {Bayesian} Deep Learning},
+  author    = {Daxberger, Erik and Kristiadi, Agustinus and Immer, Alexander and Eschenhagen, Runa and Bauer, Matthias
+               and Hennig, Philipp},
+  booktitle = {Advances in Neural Information Processing Systems},
+  volume    = {34},
+  year      = {2021}
+}""",
+    ),
+    Entry(
         name="hmc",
         class_name="HMC",
         paper="Duane, Kennedy, Pendleton & Roweth (1987); Neal (2011)",

@@ -11,16 +11,21 @@ from typing import Any
 
 from torch import Tensor
 
+from ..core.errors import NotSupported
 from ..core.fit import fit
 from ..core.method import Method
 from ..core.model import BayesianModel
+from ..core.predictive import Predictive
 from ..datasets import Dataset
+from .agreement import plain_words
+from .images import IMAGES, image_setting
 from .scoring import columns, over_seeds, scores
-from .settings import METHODS, SETTINGS, Setting, model_for, outliers_of, setting_for
+from .settings import METHODS, SETTINGS, UNASKED, Setting, model_for, setting_for
 from .tables import Column, Estimate, comparison_table
 from .temperature import TemperatureScaled, fit_temperature, held_out
 
 SCALED = "map-temperature"  # the row of temperature scaling
+Predictions = tuple[Predictive, Predictive | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +37,7 @@ class Comparison:
         seeds: The seeds of the runs.
         runs: Every method's scores, one dictionary a seed.
         posteriors: Every method's posterior of the first seed; each has `predict`.
+        predictions: What each of them predicts for the test part, and for the outliers if there are any.
         outliers: Inputs unlike the data, if there are any.
         outliers_are: What they are, in words.
         title: One line that says what was compared.
@@ -42,6 +48,7 @@ class Comparison:
     seeds: tuple[int, ...]
     runs: Mapping[str, Sequence[dict[str, float]]]
     posteriors: Mapping[str, Any]
+    predictions: Mapping[str, Predictions]
     outliers: Tensor | None = None
     outliers_are: str = ""
     title: str = ""
@@ -56,6 +63,12 @@ class Comparison:
     def rows(self) -> dict[str, dict[str, Estimate]]:
         """Mean and standard error over seeds: `rows["swag"]["nll"].mean`."""
         return {method: over_seeds(runs) for method, runs in self.runs.items()}
+
+    def trade_off(self) -> Any:
+        """NLL against seconds, as letters for a terminal."""
+        from .scatter import scatter
+
+        return scatter(self.rows)
 
     def report(self, path: str | Path = "report.html") -> Path:
         """Write one self-contained HTML file with the table and pictures."""
@@ -85,8 +98,10 @@ def compare(
     target: str | None = None,
     model: BayesianModel | None = None,
     outliers: Tensor | None = None,
-    seeds: int | Sequence[int] = 5,
+    seeds: int | Sequence[int] | None = None,
     epochs: int | None = None,
+    examples: int | None = None,
+    data_dir: str | Path | None = None,
     progress: bool = True,
 ) -> Comparison:
     """Train several methods on the same network and data, several times each, and score what they predict.
@@ -94,43 +109,47 @@ def compare(
     The data and their split stay the same; a seed changes the initial weights and every random number of a run.
 
     Args:
-        data: The name of an embedded set such as "moons", the path of a CSV or Parquet file, or a `Dataset`.
+        data: The name of an embedded set such as "moons", of a set of images such as "mnist", the path of a CSV or
+            Parquet file, or a `Dataset`.
         methods: Names as in `plausible methods`, or methods by the names that their rows get. None takes all, HMC only
             on the smallest networks. With "map" and labels, temperature scaling is one more row.
         target: The column of a file to predict.
         model: Your own network with its likelihood and prior; None takes a fully connected one.
         outliers: Inputs unlike the data, to see whether a method notices; None takes what is known of the embedded sets.
-        seeds: How many, or which.
+        seeds: How many, or which; None takes five, for sets of images two.
         epochs: Passes over the data; HMC's steps keep their proportion. None: long enough for data of this size.
+        examples: How many images to train on, of sets of images; None takes 10,000. A fifth as many are judged.
+        data_dir: The folder of sets of images; None takes PLAUSIBLE_DATA.
         progress: Show a bar.
     """
-    setting, known = _setting(data, target)
-    setting = setting if epochs is None else setting.shortened(epochs)
-    chosen, notes = _methods(methods, setting, model)
-    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds)
+    setting, known = _setting(data, target, examples, data_dir)
+    setting = setting.lasting(known, epochs)
+    chosen, left_out = _methods(methods, setting, model)
+    wanted = setting.seeds if seeds is None else seeds
+    numbers = tuple(range(wanted)) if isinstance(wanted, int) else tuple(wanted)
     if not numbers:
         raise ValueError(f"seeds must be at least one, got {seeds!r}")
-    found, meaning = outliers_of(known) if outliers is None else (outliers, "the outliers given")
+    found, meaning = setting.outliers(known) if outliers is None else (outliers, "the outliers given")
     study = _Study(known, setting, model, found)
     runs: dict[str, list[dict[str, float]]] = {}
     posteriors: dict[str, Any] = {}
+    predictions: dict[str, Predictions] = {}
     jobs = _jobs(chosen, known)
     with _Bar(known.name, len(jobs) * len(numbers), progress) as bar:
         for name, run in jobs.items():
             for seed in numbers:
                 bar.begin(name, seed)
-                result, posterior = run(study, seed)
+                posterior, seconds = run(study, seed)
+                result, predicted = study.judged(posterior, seconds)
                 runs.setdefault(name, []).append(result)
                 posteriors.setdefault(name, posterior)
+                predictions.setdefault(name, predicted)
                 bar.advance()
-    for name, posterior in posteriors.items():
-        if isinstance(posterior, TemperatureScaled):
-            notes.append(f"{name}: T = {posterior.temperature:.2f}, fitted on a fifth of the training part")
-        elif not (verdict := posterior.diagnostics()).ok:
-            notes.append(f"{name}: {'; '.join(verdict.messages[:2])}")
+    notes = [*setting.remarks, *left_out]
+    notes += [told for name, posterior in posteriors.items() if (told := _note(name, posterior, known, setting))]
     return Comparison(
-        data=known, seeds=numbers, runs=runs, posteriors=posteriors, outliers=found, outliers_are=meaning,
-        title=_title(known, setting, model, len(numbers)), notes=tuple(notes),
+        data=known, seeds=numbers, runs=runs, posteriors=posteriors, predictions=predictions, outliers=found,
+        outliers_are=meaning, title=_title(known, setting, model, len(numbers)), notes=tuple(notes),
     )  # fmt: skip
 
 
@@ -142,7 +161,7 @@ class _Study:
     outliers: Tensor | None
 
     def fit(self, method: Method, train: tuple[Tensor, Tensor], seed: int) -> Any:
-        model = self.model or model_for(self.data, self.setting.hidden, seed)
+        model = self.model or model_for(self.data, self.setting, seed)
         length: dict[str, Any] = {"epochs": self.setting.epochs}
         if method.full_batch:
             length = {"steps": self.setting.transitions, "num_modes": self.setting.chains}
@@ -150,7 +169,7 @@ class _Study:
         init = "reset" if self.model is not None else None
         return fit(model, train, method, seed=seed, init=init, progress=False, **length)
 
-    def judged(self, posterior: Any, seconds: float) -> tuple[dict[str, float], Any]:
+    def judged(self, posterior: Any, seconds: float) -> tuple[dict[str, float], Predictions]:
         posterior.predict(self.data.x_test[:2])  # the first call loads and compiles what later ones find
         began = time.perf_counter()
         predictive = posterior.predict(self.data.x_test)
@@ -158,10 +177,10 @@ class _Study:
         milliseconds = 1000 * (time.perf_counter() - began)
         outside = None if self.outliers is None else posterior.predict(self.outliers)
         found = scores(predictive, self.data, outside)
-        return {**found, "seconds": seconds, "milliseconds": milliseconds}, posterior
+        return {**found, "seconds": seconds, "milliseconds": milliseconds}, (predictive, outside)
 
 
-_Job = Callable[[_Study, int], tuple[dict[str, float], Any]]
+_Job = Callable[[_Study, int], tuple[Any, float]]  # a posterior, and the seconds it took
 
 
 def _jobs(chosen: Mapping[str, Method], data: Dataset) -> dict[str, _Job]:
@@ -175,23 +194,22 @@ def _jobs(chosen: Mapping[str, Method], data: Dataset) -> dict[str, _Job]:
 
 
 def _plain(method: Method) -> _Job:
-    def run(study: _Study, seed: int) -> tuple[dict[str, float], Any]:
+    def run(study: _Study, seed: int) -> tuple[Any, float]:
         began = time.perf_counter()
         posterior = study.fit(method, study.data.train, seed)
-        return study.judged(posterior, time.perf_counter() - began)
+        return posterior, time.perf_counter() - began
 
     return run
 
 
 def _scaled(method: Method) -> _Job:
-    def run(study: _Study, seed: int) -> tuple[dict[str, float], Any]:
+    def run(study: _Study, seed: int) -> tuple[Any, float]:
         x, y = study.data.train
         train, validation = held_out(len(x), seed)
         began = time.perf_counter()
         posterior = study.fit(method, (x[train], y[train]), seed)
         temperature = fit_temperature(posterior.predict(x[validation]).outputs[0], y[validation])
-        seconds = time.perf_counter() - began
-        return study.judged(TemperatureScaled(posterior=posterior, temperature=temperature), seconds)
+        return TemperatureScaled(posterior=posterior, temperature=temperature), time.perf_counter() - began
 
     return run
 
@@ -199,15 +217,23 @@ def _scaled(method: Method) -> _Job:
 # --- what compare is told ---
 
 
-def _setting(data: str | Path | Dataset, target: str | None) -> tuple[Setting, Dataset]:
+def _setting(
+    data: str | Path | Dataset, target: str | None, examples: int | None, data_dir: str | Path | None
+) -> tuple[Setting, Dataset]:
     if isinstance(data, Dataset):
         return setting_for(data), data
-    if str(data) in SETTINGS and target is None:
-        setting = SETTINGS[str(data)]
+    name = str(data).lower().replace("_", "-")
+    if name in IMAGES and target is None:
+        setting = image_setting(name, examples, data_dir)
+        return setting, setting.load()
+    if examples is not None or data_dir is not None:
+        raise ValueError(f"examples and data_dir are for {', '.join(IMAGES)}, got {str(data)!r}")
+    if name in SETTINGS and target is None:
+        setting = SETTINGS[name]
         return setting, setting.load()
     if target is None:
         raise ValueError(
-            f"data must be one of {', '.join(SETTINGS)}, a Dataset, or a file with target= the column to predict, "
+            f"data must be one of {', '.join([*SETTINGS, *IMAGES])}, a Dataset, or a file with target= the column to predict, "
             f"got {str(data)!r}"
         )
     from ..tabular.dataset import table_dataset
@@ -222,22 +248,43 @@ def _methods(
     if isinstance(given, Mapping):
         return dict(given), []
     if given is None:
+        chosen = {key: METHODS[key] for key in UNASKED}
         if setting.small and model is None:
-            return dict(METHODS), []
-        note = "hmc takes long on a network of this size, so it runs only when asked: --methods hmc"
-        return {key: method for key, method in METHODS.items() if key != "hmc"}, [note]
+            return chosen, []
+        long = [key for key, method in chosen.items() if method.full_batch]
+        note = f"{' and '.join(long)} takes long on a network of this size, so it runs only when asked: --methods hmc"
+        return {key: method for key, method in chosen.items() if key not in long}, [note] if long else []
     unknown = [key for key in given if key not in METHODS]
     if unknown or not given:
         raise ValueError(f"methods must be any of {', '.join(METHODS)}, got {unknown or 'none'}")
     return {key: METHODS[key] for key in given}, []
 
 
+def _note(name: str, posterior: Any, data: Dataset, setting: Setting) -> str | None:
+    """What a reader should know of one method, in plain words."""
+    if isinstance(posterior, TemperatureScaled):
+        return (
+            f"{name}: a temperature of {posterior.temperature:.2f}, fitted on a fifth of the training part "
+            "after training on the rest"
+        )
+    told = plain_words(name, posterior, data.x_test, f"--epochs {4 * (setting.epochs or 1)}")
+    return "; ".join(filter(None, [told, _evidence(name, posterior)])) or None
+
+
+def _evidence(name: str, posterior: Any) -> str | None:
+    """The log evidence of the first seed, where the method estimates one."""
+    try:
+        value = float(posterior.evidence().log_marginal_likelihood)
+    except NotSupported:
+        return None
+    return f"{name}: a log evidence of {value:.1f}, to choose between networks and priors by (higher is better)"
+
+
 def _title(data: Dataset, setting: Setting, model: BayesianModel | None, seeds: int) -> str:
-    width = "-".join(str(size) for size in (data.x_train[0].numel(), *setting.hidden, len(data.classes) or 1))
-    network = f"network {width}" if model is None else "the given network"
+    network = setting.network.named(data) if model is None else "the given network"
     return (
-        f"{data.name}: {len(data.x_train):,} training and {len(data.x_test):,} test examples, {network}, "
-        f"{seeds} seed{'s' * (seeds != 1)}"
+        f"{data.name}: {'the first ' * setting.partial}{len(data.x_train):,} training and {len(data.x_test):,} test "
+        f"examples, {network}, {setting.epochs} epochs, {seeds} seed{'s' * (seeds != 1)}"
     )
 
 

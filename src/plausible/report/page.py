@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .catalogue import ENTRIES
-from .charts import MARGIN_TOP, Plot
+from .legend import cautions
 from .pictures import panel, plane_points
-from .settings import is_plane, plotted_box
+from .plane import is_plane, plotted_box
 from .tables import best_of, error_written, written
+from .trade_off import trade_off
 
 if TYPE_CHECKING:
     from .comparison import Comparison
@@ -21,18 +22,6 @@ if TYPE_CHECKING:
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 ABOUT = {entry.name: entry.summary for entry in ENTRIES} | {
     "map-temperature": "MAP with its confidence softened by one number, fitted on held-out examples.",
-}
-MEANING = {
-    "accuracy": "Share of right answers; higher is better.",
-    "nll": "Negative log likelihood of the right answer, in nats; lower is better.",
-    "ece": "Expected calibration error: how far confidence is from accuracy; lower is better.",
-    "brier": "Squared error of the probabilities; lower is better.",
-    "ood": "How well the entropy tells outliers from test examples: 0.5 is chance, 1 is perfect.",
-    "rmse": "Root mean squared error, in the units of the data; lower is better.",
-    "crps": "Continuous ranked probability score, in the units of the data; lower is better.",
-    "coverage": "Share of true values inside the 90 % interval; 90 % is right.",
-    "seconds": "Seconds to fit, for one seed.",
-    "milliseconds": "Milliseconds to predict the whole test part.",
 }
 
 
@@ -65,15 +54,18 @@ def page(comparisons: Sequence[Comparison]) -> str:
 def _section(comparison: Comparison, number: int) -> str:
     title = escape(comparison.title)
     name, _, rest = title.partition(": ")
-    notes = "".join(f"<li>{escape(note)}</li>" for note in comparison.notes)
+    notes = "".join(f"<li>{escape(note)}</li>" for note in (*cautions(comparison), *comparison.notes))
     listed = f'<ul class="notes">{notes}</ul>' if notes else ""
+    meanings = "".join(
+        f"<dt>{escape(column.heading)}</dt><dd>{escape(column.meaning)}</dd>" for column in comparison.columns.values()
+    )
     return (
         f'<section id="data{number}" aria-labelledby="heading{number}"><h2 id="heading{number}">{name}</h2>'
-        f'<p class="about">{rest}</p>{_table(comparison)}'
-        f'<div class="card"><h3>Better against quicker</h3><div class="wider">{_trade(comparison)}</div>'
-        f'<p class="caption">Down is better, left is quicker. Point at a dot, or reach it with the tab key, for its '
-        f"numbers.</p></div>{_panels(comparison, number)}"
-        f"{listed}</section>"
+        f'<p class="about">{rest}</p>{_table(comparison)}{listed}'
+        f'<div class="card beside"><div><h3>Better against quicker</h3><div class="wider">{trade_off(comparison.rows)}'
+        f'</div><p class="caption">Down is better, left is quicker. Point at a dot, or reach it with the tab key, for its '
+        f"numbers.</p></div><div><h3>What the columns mean</h3><dl>{meanings}</dl></div></div>"
+        f"{_panels(comparison, number)}</section>"
     )
 
 
@@ -81,9 +73,9 @@ def _table(comparison: Comparison) -> str:
     rows, columns = comparison.rows, comparison.columns
     best = {key: best_of(rows, key, column) for key, column in columns.items()}
     head = '<th scope="col" aria-sort="none"><button type="button">method</button></th>'
-    for key, column in columns.items():
+    for column in columns.values():
         head += (
-            f'<th scope="col" aria-sort="none"><button type="button" title="{escape(MEANING[key])}">'
+            f'<th scope="col" aria-sort="none"><button type="button" title="{escape(column.meaning)}">'
             f"{escape(column.heading)}</button></th>"
         )
     body = ""
@@ -98,41 +90,13 @@ def _table(comparison: Comparison) -> str:
         body += (
             f'<tr><th scope="row" data-value="{label}" title="{escape(ABOUT.get(method, ""))}">{label}</th>{cells}</tr>'
         )
-    errors = ", ± one standard error" if len(comparison.seeds) > 1 else ""
-    caption = (
-        f"Mean over {len(comparison.seeds)} seed{'s' * (len(comparison.seeds) != 1)}{errors}. Click a heading to sort."
-    )
+    count = len(comparison.seeds)
+    means = f"Mean over {count} seeds, ± one standard error" if count > 1 else "One seed"
+    caption = f"{means}. Click a heading to sort."
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="Table of methods"><table><caption>{caption}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
-
-
-def _trade(comparison: Comparison) -> str:
-    rows = comparison.rows
-    seconds = [max(row["seconds"].mean, 1e-3) for row in rows.values()]
-    losses = [row["nll"].mean for row in rows.values()]
-    errors = [0.0 if row["nll"].error != row["nll"].error else row["nll"].error for row in rows.values()]
-    low, high = (pick(n + s * e for n, e in zip(losses, errors, strict=True)) for pick, s in ((min, -1), (max, 1)))
-    pad = 0.12 * (high - low) or 0.1
-    across = (min(seconds) / 1.5, max(seconds) * 2.2)  # room for the names at the right
-    plot = Plot(across, (low - pad, high + pad), "seconds to fit", "NLL", size=(640, 300), log_x=True)
-    shown = sorted(zip(rows, seconds, losses, errors, strict=True), key=lambda entry: -entry[2])
-    taken: list[tuple[float, float]] = []
-    for method, second, loss, error in shown:
-        plot.line([(second, loss - error), (second, loss + error)], "whisker")
-        x, y = plot.x(second), plot.y(loss)
-        level = y + 4
-        while any(abs(level - there) < 13 and abs(x - at) < 120 for at, there in taken) and level < plot.size[1] - 50:
-            level += 4
-        taken.append((x, max(level, MARGIN_TOP)))
-        spread = f" ± {error:.3f}" if error else ""
-        numbers = escape(f"{method}: NLL {loss:.3f}{spread}, {second:.1f} s")
-        plot.add(
-            f'<circle class="point" tabindex="0" role="img" aria-label="{numbers}" data-tip="{numbers}" '
-            f'cx="{x:.1f}" cy="{y:.1f}" r="6"/><text class="name" x="{x + 10:.1f}" y="{level:.1f}">{escape(method)}</text>'
-        )
-    return plot.svg("NLL against seconds to fit").replace('role="img"', 'role="group"', 1)
 
 
 def _panels(comparison: Comparison, number: int) -> str:
@@ -145,7 +109,7 @@ def _panels(comparison: Comparison, number: int) -> str:
         before = plane_points(data, name)
     most = max((float(grid.epistemic.max()) for grid in grids.values()), default=0.0)
     choices, panels = "", ""
-    for k, (method, posterior) in enumerate(comparison.posteriors.items()):
+    for k, method in enumerate(comparison.posteriors):
         label, key = escape(method), f"panel{number}-{k}"
         choices += (
             f'<label><input type="radio" name="method{number}" value="{key}"{" checked" * (k == 0)}>'
@@ -153,7 +117,7 @@ def _panels(comparison: Comparison, number: int) -> str:
         )
         panels += (
             f'<div class="panel" id="{key}"><h3>{label}</h3><p class="caption">{escape(ABOUT.get(method, ""))}</p>'
-            f'<div class="figures">{panel(posterior, comparison, name, grids.get(method), most)}</div></div>'
+            f'<div class="figures">{panel(method, comparison, name, grids.get(method), most)}</div></div>'
         )
     return (
         f'{before}<fieldset class="switch"><legend>Look at one method (its first seed)</legend>{choices}</fieldset>'

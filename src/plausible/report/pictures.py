@@ -14,8 +14,8 @@ from .. import metrics
 from ..core.predictive import Predictive
 from ..datasets import Dataset
 from .charts import MARGIN_BOTTOM, MARGIN_LEFT, MARGIN_RIGHT, MARGIN_TOP, Plot
+from .plane import GRID, plotted_box
 from .png import data_uri
-from .settings import GRID, plotted_box
 
 BINS = 10
 SHOWN_IMAGES = 8
@@ -150,18 +150,24 @@ def _gallery(picks: Tensor, confidence: Tensor, answer: Tensor, data: Dataset) -
     items = []
     for i in picks.tolist():
         truth, said = (escape(data.classes[int(k)]) for k in (data.y_test[i], answer[i]))
-        image = data.x_test[i].movedim(0, -1).squeeze(-1).numpy()
+        image = data_uri(pixels(data.x_test[i], data.input_mean, data.input_scale))
         kind = "right" if truth == said else "wrong"
         items.append(
-            f'<li><img src="{data_uri(_stretched(image))}" alt="an image of class {truth}">'
+            f'<li><img src="{image}" alt="an image of class {truth}">'
             f'<span class="{kind}">{said} ({float(confidence[i]):.0%})</span><span>is {truth}</span></li>'
         )
     return f'<ul class="gallery">{"".join(items)}</ul>'
 
 
-def _stretched(image: np.ndarray) -> np.ndarray:
-    low, high = float(image.min()), float(image.max())
-    return (image - low) / (high - low) if high > low else image * 0
+def pixels(image: Tensor, mean: Tensor | None, scale: Tensor | None) -> np.ndarray:
+    """An image (channels, height, width) as greys or colours in [0, 1], as it was before it was standardised."""
+    if mean is not None and scale is not None:
+        image = image * scale + mean
+    shown = image.movedim(0, -1).squeeze(-1).numpy()
+    low, high = float(shown.min()), float(shown.max())
+    if low >= -1e-3 and high <= 1 + 1e-3:
+        return shown.clip(0, 1)
+    return (shown - low) / (high - low)  # on a scale of its own
 
 
 # --- numbers ---
@@ -204,16 +210,15 @@ def interval_calibration(predictive: Predictive, data: Dataset) -> str:
     return figure("Calibration of intervals", plot.svg("calibration of intervals"), caption)
 
 
-def panel(posterior: Any, comparison: Any, name: str, grid: Predictive | None, most: float) -> str:
+def panel(method: str, comparison: Any, name: str, grid: Predictive | None, most: float) -> str:
     """All pictures of one method."""
     data = comparison.data
-    predictive = posterior.predict(data.x_test)
+    predictive, outside = comparison.predictions[method]
     if data.task != "classification":
         return fan(predictive, data) + interval_calibration(predictive, data)
     found = plane_maps(grid, data, name, most) if grid is not None else ""
     found += reliability(predictive, data)
-    if comparison.outliers is not None:
-        outside = posterior.predict(comparison.outliers)
+    if outside is not None:
         found += outlier_histogram(predictive, outside, data, comparison.outliers_are)
     if data.x_test.ndim == 4 and data.x_test.shape[1] in (1, 3):
         found += telling_images(predictive, data)

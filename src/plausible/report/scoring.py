@@ -16,22 +16,29 @@ from .tables import Column, Estimate
 LEVEL = 0.9  # of the intervals whose coverage is reported
 
 TIMES = {
-    "seconds": Column("fit s", ".1f", None),
-    "milliseconds": Column("predict ms", ".1f", None),
+    "seconds": Column("fit s", ".1f", None, "seconds to fit, for one seed"),
+    "milliseconds": Column("predict ms", ".1f", None, "milliseconds to predict the whole test part"),
 }
+NLL = "how much the right answer surprised it (negative log likelihood, in nats); lower is better"
 CLASSIFICATION = {
-    "accuracy": Column("accuracy", ".1%", "high"),
-    "nll": Column("NLL", ".3f", "low"),
-    "ece": Column("ECE", ".3f", "low"),
-    "brier": Column("Brier", ".3f", "low"),
-    "ood": Column("OOD AUROC", ".3f", "high"),
+    "accuracy": Column("accuracy", ".1%", "high", "share of right answers; higher is better"),
+    "nll": Column("NLL", ".3f", "low", NLL),
+    "ece": Column("ECE", ".3f", "low", "how far its confidence is from its share of right answers; lower is better"),
+    "brier": Column("Brier", ".3f", "low", "squared error of its probabilities; lower is better"),
+    "ood": Column(
+        "OOD AUROC", ".3f", "high", "is it less sure of strange inputs? 1 is always, 0.5 is no better than chance"
+    ),
     **TIMES,
 }
 REGRESSION = {
-    "rmse": Column("RMSE", ".4g", "low"),
-    "nll": Column("NLL", ".3f", "low"),
-    "crps": Column("CRPS", ".4g", "low"),
-    "coverage": Column("in 90 % interval", ".1%", None),  # 90 % is right; more is as wrong as less
+    "rmse": Column("RMSE", ".4g", "low", "typical error, in the units of the data; lower is better"),
+    "nll": Column("NLL", ".3f", "low", NLL),
+    "crps": Column(
+        "CRPS", ".4g", "low", "error that counts the stated spread too, in the units of the data; lower is better"
+    ),
+    "coverage": Column(
+        "in 90 % interval", ".1%", None, "share of true values that its 90 % intervals hold; 90 % is right"
+    ),
     **TIMES,
 }
 

@@ -14,11 +14,12 @@ MARK = "*"  # beside the best of a column, for terminals and files without colou
 
 
 class Column(NamedTuple):
-    """A number in a table: its heading, how it is written, and whether large or small is good (None: neither)."""
+    """A number in a table: its heading, how it is written, whether large or small is good (None: neither), its meaning."""
 
     heading: str
     form: str
     better: str | None
+    meaning: str = ""
 
 
 class Estimate(NamedTuple):

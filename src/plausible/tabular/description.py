@@ -8,6 +8,7 @@ from typing import Any
 from rich.table import Table as Grid
 from rich.text import Text
 
+from ..core.errors import NotSupported
 from .calibration import FEWEST_ROWS, LEVEL
 from .columns import Column, Date, Numeric
 from .fitted import FittedTable
@@ -103,6 +104,13 @@ def story(fitted: FittedTable) -> list[str]:
         f"when: {facts['made'].replace('T', ' ').replace('+00:00', ' UTC')}",
     ]
     lines.append(f"calibrated: {_calibrated(fitted)}")
+    try:
+        evidence = fitted.posterior.evidence()
+        lines.append(
+            f"log evidence: {float(evidence.log_marginal_likelihood):.1f} ({evidence.kind}, before calibration)"
+        )
+    except NotSupported:  # most methods estimate none
+        pass
     if rows["without target"]:
         lines.insert(3, f"left out: {rows['without target']:,} rows without a value of {target.name}")
     if isinstance(target, Classes):

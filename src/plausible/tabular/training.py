@@ -15,6 +15,7 @@ from ..core.fit import fit
 from ..core.method import Method
 from ..core.model import BayesianModel
 from ..inference.averaging import SWAG, MultiSWAG
+from ..inference.laplace import Laplace
 from ..inference.mcmc import HMC
 from ..inference.point import MAP, DeepEnsemble
 from ..networks import MLP
@@ -47,6 +48,7 @@ METHODS: dict[str, Method] = {
     "deep-ensemble": DeepEnsemble(base=CLIMB),
     "swag": SWAG(base=CLIMB),
     "multiswag": MultiSWAG(base=SWAG(base=CLIMB)),
+    "laplace": Laplace(base=CLIMB, prior_precision="marginal-likelihood"),
     "hmc": HMC(trajectory_length=0.5),
 }
 
