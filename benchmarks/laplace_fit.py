@@ -45,15 +45,15 @@ def timed(function, repeats: int) -> float:
     return statistics.median(times)
 
 
-def problem():
+def problem(images: int = IMAGES):
     torch.manual_seed(0)
     network = pl.networks.LeNet5().to(DEVICE)
-    x, y = torch.randn(IMAGES, 1, 28, 28, device=DEVICE), torch.randint(0, 10, (IMAGES,), device=DEVICE)
+    x, y = torch.randn(images, 1, 28, 28, device=DEVICE), torch.randint(0, 10, (images,), device=DEVICE)
     return network, x, y
 
 
-def ours(structure: str, repeats: int) -> tuple[float, float]:
-    network, x, y = problem()
+def ours(structure: str, repeats: int, images: int) -> tuple[float, float]:
+    network, x, y = problem(images)
     model = pl.BayesianModel(network, pl.likelihoods.Categorical())
 
     def fit():
@@ -65,10 +65,10 @@ def ours(structure: str, repeats: int) -> tuple[float, float]:
     return timed(fit, repeats), timed(lambda: posterior.predict(x[:PREDICTED], link="probit").probs, repeats)
 
 
-def theirs(structure: str, repeats: int) -> tuple[float, float]:
+def theirs(structure: str, repeats: int, images: int) -> tuple[float, float]:
     from laplace import Laplace
 
-    network, x, y = problem()
+    network, x, y = problem(images)
     loader = DataLoader(TensorDataset(x, y), batch_size=BATCH)
 
     def fit():
@@ -90,7 +90,8 @@ def costs(repeats: int) -> dict[str, float]:
     gradient = timed(lambda: model.slope(params, batch), repeats)
     return {
         "gradient_ms": 1e3 * gradient,
-        "kronecker_mc": timed(lambda: Curvature(model, params, batch, "mc-fisher", rng).kronecker(), repeats) / gradient,
+        "kronecker_mc": timed(lambda: Curvature(model, params, batch, "mc-fisher", rng).kronecker(), repeats)
+        / gradient,
         "kronecker_ggn": timed(lambda: Curvature(model, params, batch).kronecker(), repeats) / gradient,
         "diagonal_ggn": timed(lambda: Curvature(model, params, batch).diagonal(), repeats) / gradient,
         "second_moments": timed(lambda: second_moments(model, params, batch), repeats) / gradient,
@@ -102,11 +103,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--commit", default="")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--images", type=int, default=IMAGES, help="to approximate on; the peer needs minutes on a CPU")
     given = parser.parse_args()
+    images = given.images
     warnings.filterwarnings("ignore")  # the peer's
     found: dict = {
         "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else f"{platform.processor()} CPU",
         "threads": torch.get_num_threads(),
+        "images": images,
         "torch": torch.__version__,
         "commit": given.commit
         or subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip(),
@@ -114,7 +118,7 @@ def main() -> None:
     }
     print(json.dumps(found["costs"], indent=1), flush=True)
     for name, theirs_name in (("diagonal", "diag"), ("kronecker", "kron")):
-        mine, peers = ours(name, given.repeats), theirs(theirs_name, given.repeats)
+        mine, peers = ours(name, given.repeats, images), theirs(theirs_name, given.repeats, images)
         found[name] = {
             "fit_seconds": mine[0], "peer_fit_seconds": peers[0], "fit_ratio": peers[0] / mine[0],
             "predict_seconds": mine[1], "peer_predict_seconds": peers[1], "predict_ratio": peers[1] / mine[1],

@@ -6,7 +6,6 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from ...core import likelihoods, priors
@@ -83,6 +82,8 @@ def _by_evidence(
     expansion: Expansion, found: Found, prior: Weights, groups: list[list[str]]
 ) -> tuple[list[float], Found]:
     """The highest evidence: a grid for one common precision, and from its best point quasi-Newton steps for all."""
+    from scipy.optimize import minimize  # not with the library: it takes a quarter of a second
+
     evidence = PrecisionEvidence(expansion, found, prior, groups)
     with torch.no_grad():
         values = torch.stack([evidence(g.log().expand(len(groups)), evidence.log_noise) for g in GRID])
