@@ -6,11 +6,16 @@ from plausible.datasets.dataset import Dataset
 from plausible.datasets.embedded import breast_cancer, circles, diabetes, digits, moons, wine
 from plausible.datasets.image_folder import image_folder
 from plausible.datasets.mnist import fashion_mnist, kmnist, mnist, notmnist
+from plausible.datasets.planet_split import PlanetSplit, planet_twins, split_planets
+from plausible.datasets.planet_systems import PlanetSystems
+from plausible.datasets.planets import five_planets, three_planets
 from plausible.datasets.svhn import svhn
 from plausible.datasets.uci import uci, uci_splits
 
 __all__ = [
     "Dataset",
+    "PlanetSplit",
+    "PlanetSystems",
     "breast_cancer",
     "camvid",
     "cifar10",
@@ -18,12 +23,16 @@ __all__ = [
     "diabetes",
     "digits",
     "fashion_mnist",
+    "five_planets",
     "image_folder",
     "kmnist",
     "mnist",
     "moons",
     "notmnist",
+    "planet_twins",
+    "split_planets",
     "svhn",
+    "three_planets",
     "uci",
     "uci_splits",
     "wine",
