@@ -132,3 +132,10 @@ def test_hyperparameters_that_are_not_positive_are_refused_with_their_value(wron
     for estimate in (pl.evidence.exact, lambda m, d, **k: pl.evidence.laplace(m, m.init(), d, structure="full", **k)):
         with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be positive.*got {shown}$"):
             estimate(problem.model(), problem.data(), **wrong)
+
+
+def test_several_noise_scales_are_refused():
+    x = torch.randn(10, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    model = pl.BayesianModel(nn.Linear(2, 2).double(), pl.likelihoods.Normal(scale=torch.tensor([0.1, 0.2])))
+    with pytest.raises(pl.NotSupported, match="one scale here, got 2"):
+        pl.evidence.exact(model, (x, x))

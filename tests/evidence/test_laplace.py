@@ -133,3 +133,47 @@ def test_what_it_cannot_do_is_refused():
         pl.evidence.laplace(class_model(), params, classes(), prior_precision={"3.*": 1.0, "*": 1.0})
     with pytest.raises(ValueError, match="missing"):
         pl.evidence.laplace(class_model(), dict(mlp(3).named_parameters(prefix="wrong")), classes())
+
+
+@pytest.mark.parametrize("precision", [1.0, 1e-2, 1e-4])
+def test_single_precision_does_not_lose_a_small_prior_precision_beside_a_large_curvature(precision):
+    # Far more weights than data: most eigenvalues are zero, and rounding's are larger than the prior's.
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(30, 5, generator=rng)
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(5, 30), torch.nn.Tanh(), torch.nn.Linear(30, 1))
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        model = pl.BayesianModel(network.to(dtype), pl.likelihoods.Normal(scale=0.01))
+        data = (x.to(dtype), x[:, :1].to(dtype).sin())
+        evidence = pl.evidence.laplace(model, model.init(), data, structure="full", prior_precision=precision)
+        found.append(float(evidence.log_marginal_likelihood))
+    assert found[0] == pytest.approx(found[1], abs=0.1)
+
+
+@pytest.mark.parametrize("curvature", ["ggn", "empirical-fisher"])
+def test_another_noise_gives_what_a_model_with_that_noise_gives(curvature):
+    params = regression_model().init()
+    quiet, loud = (regression_model(likelihood=pl.likelihoods.Normal(scale=s)) for s in (0.2, 0.7))
+    settings = {"structure": "diagonal", "curvature": curvature}
+    moved = pl.evidence.laplace(quiet, params, sine(), noise_scale=0.7, **settings)
+    direct = pl.evidence.laplace(loud, params, sine(), **settings)
+    torch.testing.assert_close(moved.log_marginal_likelihood, direct.log_marginal_likelihood)
+
+
+def test_norm_layers_have_the_statistics_of_the_weights_that_are_asked_about():
+    x, y = sine(60)
+    x = 3 * x + 5
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(mlp(4), torch.nn.BatchNorm1d(4).double(), torch.nn.Linear(4, 1).double())
+    model = pl.BayesianModel(network, pl.likelihoods.Normal(scale=0.2))
+    own = pl.fit(model, (x, y), pl.Laplace(), **QUICK)
+    trained = pl.fit(model, (x, y), pl.Laplace(), epochs=20, progress=False, compile=False)
+    for posterior in (own, trained):
+        found = pl.evidence.laplace(model, posterior.mean, (x, y))
+        torch.testing.assert_close(found.log_marginal_likelihood, posterior.evidence().log_marginal_likelihood)
+
+
+def test_a_pattern_of_precisions_that_means_nothing_is_named():
+    with pytest.raises(ValueError, match=r"prior_precision='head.\*' matches no"):
+        pl.evidence.laplace(regression_model(), regression_model().init(), sine(), prior_precision={"head.*": 1.0})

@@ -7,6 +7,7 @@ layers see real data). Which examples come when is a function of (seed, epoch) a
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -182,6 +183,8 @@ class Loaded(Source):
         self.batch_size = loader.batch_size or _batch_sampler_size(loader)
         self.steps_per_epoch = max(1, len(loader) if sized else math.ceil(self.num_data / self.batch_size))
         self._next, self._iterator = -1, iter(())
+        self._checked = False
+        self._swept: float | None = None  # what the weights of a sweep sum to
 
     def batch(self, step: int) -> InternalBatch:
         """The batch of a step; steps in order are cheap, a jump replays the epoch up to it."""
@@ -256,26 +259,42 @@ class Loaded(Source):
 
     def full(self) -> InternalBatch:
         """All data as one batch, loaded once."""
-        parts = [self._read(b, check=True) for b in self._all()]
+        parts = list(self._parts())
         inputs, targets, weights = batches.place(pytree.tree_map(lambda *t: torch.cat(t), *parts), self.device)
         return InternalBatch((inputs, targets, weights * (self.num_data / weights.sum())))
 
     def sweep(self) -> Iterator[InternalBatch]:
-        """All data as the loader gives them, loaded once more to count their weights where N was given."""
-        total = self.num_data
-        if self._given or self._weighted:
-            total = sum(float(self._read(b, check=False)[2].sum()) for b in self._all())
-        for b in self._all():
-            inputs, targets, weights = self._read(b, check=False)
-            yield InternalBatch(batches.place((inputs, targets, weights * (self.num_data / total)), self.device))
+        """All data as the loader gives them; before the first sweep they are counted, where their number is not certain."""
+        if self._swept is None:
+            self._swept = self._certain() or sum(float(weights.sum()) for _, _, weights in self._parts())
+        for inputs, targets, weights in self._parts():
+            yield InternalBatch(batches.place((inputs, targets, weights * (self.num_data / self._swept)), self.device))
 
-    def _all(self) -> Iterator[Any]:
+    def _certain(self) -> float | None:
+        """How many examples the loader gives, where that needs no look: weights and dropped batches do."""
+        plain = type(self.loader.batch_sampler) is torch.utils.data.BatchSampler and not self.loader.drop_last
+        return float(len(self.loader.sampler)) if plain and not self._given else None  # type: ignore[arg-type]
+
+    def _parts(self) -> Iterator[tuple[Any, Any, Tensor]]:
+        """Every batch once, one at a time; of a stream, which may never end, as many as make N."""
         with self._seeded(0, 0):
-            yield from list(self.loader)
+            self._set_epoch(0)
+            iterator = iter(self.loader)
+        seen = 0.0
+        for place in itertools.count(1):
+            with self._seeded(0, place):
+                batch = next(iterator, None) if self._examples is not None or seen < self.num_data else None
+            if batch is None:
+                break
+            part = self._read(batch, check=self._next < 0 and not self._checked)  # nobody has looked at them before
+            seen += float(part[2].sum())
+            yield part
+        self._checked = True
 
     def some_inputs(self, limit: int) -> Iterator[Any]:
         """Blocks of training inputs as the loader gives them."""
         with self._seeded(0, 0):
+            self._set_epoch(0)  # not wherever training stopped, which a resumed run does not know
             iterator = iter(self.loader)
         for place in range(math.ceil(limit / self.batch_size)):
             with self._seeded(0, place + 1):

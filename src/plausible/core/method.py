@@ -37,6 +37,11 @@ class Method(ABC):
     post_hoc: ClassVar[bool] = False  # the answer needs the data once more: `survey` instead of `posterior`
     slopes_per_step: ClassVar[int] = 1  # about how many, to judge whether compiling pays
 
+    @property
+    def needs_validation(self) -> bool:
+        """Whether the answer depends on `fit`'s validation data."""
+        return False
+
     def unfold(self) -> tuple[Method, int | None]:
         """The method that runs on one mode, and how many modes it asks for (None: as many as `fit` is told)."""
         return self, None

@@ -223,6 +223,10 @@ def _one(model: BayesianModel, params: Weights, bank: Weights | None, inputs: An
 def _bank(stratum: Stratum, places: Sequence[int], index: int | None = None) -> Weights | None:
     """Norm statistics of the draws at `places` of a stratum."""
     posterior = stratum.posterior
+    if posterior.linearised_by_default and posterior.mean_bank is not None:
+        # A curvature belongs to the statistics at which it was taken, and so does a draw from it.
+        rows = {k: v.expand(len(places), *v.shape) for k, v in posterior.mean_bank.items()}
+        return rows if index is None else tree.unstack(rows, index)
     if not posterior.model.network.statistics and posterior.bank is None:
         return None
     wanted = [stratum.indices[i] for i in places]

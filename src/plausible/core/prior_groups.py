@@ -34,15 +34,15 @@ def matches(name: str, patterns: Patterns) -> bool:
     return any(fnmatchcase(name, p) for p in ([patterns] if isinstance(patterns, str) else patterns))
 
 
-def choose(names: Iterable[str], patterns: Patterns) -> list[str]:
-    """The names that a pattern means; a pattern that means none is an error."""
+def choose(names: Iterable[str], patterns: Patterns, what: str = "parameters") -> list[str]:
+    """The names that a pattern means; a pattern that means none is an error, which says `what` it was given as."""
     names = list(names)
     chosen = [n for n in names if matches(n, patterns)]
     for pattern in [] if callable(patterns) else [patterns] if isinstance(patterns, str) else patterns:
         if not any(fnmatchcase(n, pattern) for n in names):
-            raise ValueError(f"parameters={pattern!r} matches no trainable weight; there are {_some(names)}")
+            raise ValueError(f"{what}={pattern!r} matches no trainable weight; there are {_some(names)}")
     if not chosen:
-        raise ValueError(f"parameters={patterns!r} matches no trainable weight; there are {_some(names)}")
+        raise ValueError(f"{what}={patterns!r} matches no trainable weight; there are {_some(names)}")
     return chosen
 
 

@@ -36,6 +36,8 @@ def refresh(posterior: Posterior, data: Any, num_samples: int, seed: int) -> Non
 def fill(posterior: Posterior, blocks: list[Any], num_samples: int, seed: int) -> None:
     """Fill the banks from blocks of inputs."""
     for stratum in posterior.strata(num_samples, seed):
+        if stratum.posterior.linearised_by_default and stratum.posterior.mean_bank is not None:
+            continue  # a curvature belongs to the statistics at which it was taken, and so does a draw from it
         count = max(stratum.indices) + 1
         rows = [
             statistics_of(posterior.model, tree.unstack(stratum.posterior.draw([i], stratum.seed), 0), blocks)
@@ -44,9 +46,7 @@ def fill(posterior: Posterior, blocks: list[Any], num_samples: int, seed: int) -
         other = {k: v[:count] for k, v in (stratum.posterior.bank or {}).items() if k not in rows[0]}
         own = stratum.posterior
         own.bank, own.bank_seed = {**other, **tree.stack(rows)}, stratum.seed
-        # Which may be asked to predict with the network linearised at its mean. A curvature belongs to the statistics at
-        # which it was taken, so those of a Laplace approximation stay.
-        if isinstance(own, Gaussian) and not (own.linearised_by_default and own.mean_bank):
+        if isinstance(own, Gaussian):  # which may be asked to predict with the network linearised at its mean
             own.mean_bank = statistics_of(posterior.model, own.mean, blocks)
 
 

@@ -49,25 +49,23 @@ class Run:
         deterministic: bool, validation: Source | None, precision: str | None, separate: bool = False,
     ):  # fmt: skip
         self.source, self.augment, self.callbacks, self.validation = source, augment, list(callbacks), validation
-        self.separate, self.seeds, self.device, self.deterministic, self.shown = (
-            separate,
-            seeds,
-            device,
-            deterministic,
-            progress,
-        )
+        self.separate, self.seeds, self.device = separate, seeds, device
+        self.deterministic, self.shown = deterministic, progress
         full = methods[0].full_batch
         self.steps_per_epoch = 1 if full else source.steps_per_epoch
         self.steps = _number_of_steps(epochs, steps, self.steps_per_epoch)
         self.model = model.bound(num_data=source.num_data, num_steps=max(1, self.steps))
         self.model.place_constants(device)
         _refuse_unsuitable(self.model, methods[0])
+        if methods[0].needs_validation and validation is None:
+            raise ValueError("this method chooses by held-out data, so give it some: pl.fit(..., validation=(x, y))")
         self.methods = [m.resolved(self.model, self.steps) for m in methods]
         _refuse_different_courses(methods, self.methods, self.steps)
         self._find_side_effects()
         self.everything = source.full() if full else None
         # A network that somebody else has trained, and that stays as it is, has norm statistics of its own.
-        self.as_it_came = self.steps == 0 and (init is None or (isinstance(init, str) and init == "network"))
+        whole = isinstance(init, str) and init == "network"
+        self.as_it_came = [self.steps == 0 and (whole or init is None and (m == 0 or separate)) for m in range(modes)]
         if separate:
             params = [starts(self.model, init, 1, s, device)[0] for s in seeds]
         else:
@@ -124,7 +122,8 @@ class Run:
                 if stop:
                     break
             self._stop_if_bad(bad)
-        return self._posteriors()
+        with _deterministic(self.deterministic):
+            return self._posteriors()
 
     def _batch(self, step: int) -> Any:
         if self.everything is not None or self.methods[0].full_batch:
@@ -211,7 +210,7 @@ class Run:
         statistics: dict[str, Tensor] = {}
         if isinstance(model, BayesianModel):
             network = model.network
-            if network.statistics and self.as_it_came:
+            if network.statistics and self.as_it_came[mode]:
                 statistics = {k: network.buffers[k].to(self.device) for k in network.statistics}
             elif network.statistics:
                 statistics = statistics_of(model, state["params"], list(own.some_inputs(EXAMPLES)))
@@ -224,9 +223,7 @@ class Run:
     def _refresh(self, answers: list[Posterior]) -> None:
         if not isinstance(self.model, BayesianModel) or not self.model.network.statistics:
             return
-        if (
-            not self.model.training
-        ):  # the weights were inferred with the network's own statistics, so they predict with them
+        if not self.model.training:  # weights inferred with the network's own statistics predict with them
             for answer in answers:
                 rows = max(max(s.indices) for s in answer.strata(2**31, 0)) + 1 if answer.finite else BANK
                 fixed = {k: self.model.network.buffers[k].to(self.device) for k in self.model.network.statistics}
@@ -311,10 +308,13 @@ class Run:
         few = batches.place(batches.rows(inputs, slice(0, 4)), self.device)
         role = "train" if self.model.training else "eval"
         network.written, network.draws = network.side_effects(params, few, Keys(key, key[0] * 0), role)
-        if network.draws and role == "eval":
+        draws = network.draws
+        if draws and role == "train" and self.methods[0].post_hoc:  # what comes after training runs in eval mode
+            _, draws = network.side_effects(params, few, Keys(key, key[0] * 0), "eval")
+        if draws and (role == "eval" or self.methods[0].post_hoc):
             raise NotSupported(
                 f"this network draws random numbers in eval mode too, so its log joint is another one at every call and "
-                f"{type(self.methods[0]).__name__} has nothing to sample; is a dropout missing training=self.training?"
+                f"{type(self.methods[0]).__name__} has nothing to work on; is a dropout missing training=self.training?"
             )
 
 

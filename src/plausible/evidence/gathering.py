@@ -15,6 +15,7 @@ from ..core.errors import NotSupported
 from ..core.method import Sweep
 from ..core.model import BayesianModel
 from ..core.prior_groups import choose
+from ..core.refresh import EXAMPLES, statistics_of
 from ..core.unknowns import bind
 from ..inference.laplace.density import is_flat
 
@@ -23,12 +24,22 @@ NOISE = "likelihood.scale"
 HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
-def sweep_of(model: BayesianModel, data: Any, device: torch.device) -> tuple[BayesianModel, Sweep]:
-    """The model bound to N and to eval mode, and the data in batches."""
+def sweep_of(
+    model: BayesianModel, data: Any, device: torch.device, params: Mapping[str, Tensor] | None = None
+) -> tuple[BayesianModel, Sweep]:
+    """The model bound to N and to eval mode, with the norm statistics that belong to `params`, and the data in batches."""
     if model.temperature != 1.0:
         raise NotSupported(f"a tempered model (T = {model.temperature}) has no evidence; take temperature=1.0")
     source = make_source(model, data, batch_size=BATCH, seed=0, device=device, num_data=model.num_data)
-    return model.bound(num_data=source.num_data, training=False, precision=None), source.sweep
+    bound = model.bound(num_data=source.num_data, training=False, precision=None)
+    if params is not None and model.network.statistics and model.buffers is None and not _are_its_own(model, params):
+        bound = bound.bound(buffers=statistics_of(model, dict(params), list(source.some_inputs(EXAMPLES))))
+    return bound, source.sweep
+
+
+def _are_its_own(model: BayesianModel, params: Mapping[str, Tensor]) -> bool:
+    """Whether these are the weights that the network came with, to which its own norm statistics belong."""
+    return all(torch.equal(params[n], model.start[n].to(params[n].device)) for n in model.weight_names)
 
 
 def precisions_of(
@@ -47,7 +58,7 @@ def precisions_of(
     found: dict[str, Tensor] = {}
     if isinstance(given, Mapping):
         for pattern, value in given.items():
-            for n in choose(names, pattern):
+            for n in choose(names, pattern, "prior_precision"):
                 found.setdefault(n, positive("prior_precision", value))
     elif given is not None:
         found = {n: positive("prior_precision", given) for n in names}
@@ -71,7 +82,12 @@ def noise_of(model: BayesianModel, params: Mapping[str, Tensor]) -> Tensor:
         raise NotSupported(f"noise_scale is a property of pl.likelihoods.Normal, got {type(model.likelihood).__name__}")
     if NOISE in model.hyperpriors:
         return model.constrain({NOISE: params[NOISE]})[NOISE].detach().double().cpu()
-    return torch.as_tensor(model.likelihood.scale, dtype=torch.float64).cpu()
+    found = torch.as_tensor(model.likelihood.scale, dtype=torch.float64).cpu()
+    if found.numel() > 1:
+        raise NotSupported(
+            f"the noise must have one scale here, got {found.numel()}; pl.evidence.laplace takes several"
+        )
+    return found.reshape(())
 
 
 def at_noise(log_likelihood: Tensor, count: float, before: Tensor, noise: Tensor) -> Tensor:

@@ -35,7 +35,8 @@ def laplace(
 
     Args:
         model: With normal priors, unless `prior_precision` covers all weights.
-        params: A posterior's `.mean`, say; the approximation is of the evidence only at the highest point.
+        params: A posterior's `.mean`, say; the approximation is of the evidence only at the highest point. Norm layers have
+            the network's own statistics where these are its own weights, else those of these weights on these data.
         data: As for `fit`.
         structure: "diagonal", "kronecker" or "full".
         subset: "all", "last-layer" or name pattern(s) of weights.
@@ -47,7 +48,7 @@ def laplace(
         raise ValueError(f'structure must be "diagonal", "kronecker" or "full", got {structure!r}')
     model._check_names(params)
     params = {k: v.detach() for k, v in params.items()}
-    model, sweep = sweep_of(model, data, next(iter(params.values())).device)
+    model, sweep = sweep_of(model, data, next(iter(params.values())).device, params)
     first = next(iter(sweep()))[0]
     names = [n for n in chosen_names(model, params, first, subset) if n in model.weight_names]
     found = survey(model, params, sweep, structure, curvature, names)
@@ -56,7 +57,8 @@ def laplace(
         noise, before = positive("noise_scale", noise_scale).double().cpu(), noise_of(model, params)
         count = sum(float(w.sum()) * (y.numel() // len(y)) for _, y, w in sweep())
         value = at_noise(value, count, before, noise)
-        louder = before**2 / noise**2
+        # An empirical Fisher has squares of slopes, each of which goes with the inverse variance.
+        louder = (before**2 / noise**2) ** (2 if curvature == "empirical-fisher" else 1)
     groups = [[n] for n in names]
     given = precisions_of(model, params, names, prior_precision)
     each = torch.stack([_one_number(n, given[n]) for n in names])

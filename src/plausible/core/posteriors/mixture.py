@@ -13,6 +13,7 @@ from ...weights.algebra import Weights
 from ...weights.rng import generator
 from ..diagnostics import Diagnostics, of_chains
 from ..errors import NotSupported
+from ..evidence import Evidence
 from ..target import Target
 from .posterior import Posterior, Stratum
 from .samples import Samples
@@ -102,6 +103,14 @@ class Mixture(Posterior):
         parts = torch.stack([c.log_prob(params) for c in self._components])
         shares = self._shares.to(parts).log().reshape(-1, *[1] * (parts.dim() - 1))
         return torch.logsumexp(parts + shares, 0)
+
+    def evidence(self) -> Evidence:
+        """Refused where every component has its own: modes may be copies of each other, so theirs do not simply add up."""
+        if self._evidence is None and any(c._evidence is not None for c in self._components):
+            raise NotSupported(
+                "each component of this mixture has an evidence of its own: [c.evidence() for c in posterior.components]"
+            )
+        return super().evidence()
 
     def diagnostics(self) -> Diagnostics:
         """Chains are judged together; other components' messages are collected."""

@@ -24,14 +24,8 @@ if TYPE_CHECKING:
 
 def expand(method: Laplace, target: LogDensity, params: Weights) -> Posterior:
     """The Gaussian around the highest point; its evidence is of the density's integral."""
-    if method.structure not in ("full", "diagonal") or method.prior_precision is not None:
-        raise NotSupported(
-            f'a LogDensity has no layers and no prior of its own; structure="full" and "diagonal" work, with '
-            f"prior_precision=None, got {method.structure!r} and {method.prior_precision!r}"
-        )
-    if method.subset == "last-layer":
-        raise NotSupported('a LogDensity has no last layer; give subset= name pattern(s), or "all"')
-    names = list(params) if method.subset == "all" else choose(list(params), method.subset)
+    refuse_unsuitable(method)
+    names = list(params) if method.subset == "all" else choose(list(params), method.subset, "subset")
     top = climb(DensityPlace({k: v.detach() for k, v in params.items()}, names, target))
     values = torch.linalg.eigvalsh(top.precision)
     if not bool(values[0] > torch.finfo(torch.float64).eps * values[-1]):
@@ -59,3 +53,14 @@ def _gaussian(structure: str, target: LogDensity, top: Any, own: Weights) -> tup
     diagonal: Tensor = top.precision.diagonal()
     scale = from_vector(diagonal.rsqrt().to(next(iter(own.values())).dtype), own)
     return Diagonal(target, top.params, scale), float(diagonal.log().sum())
+
+
+def refuse_unsuitable(method: Laplace) -> None:
+    """What only a network has."""
+    if method.structure not in ("full", "diagonal") or method.prior_precision is not None:
+        raise NotSupported(
+            f'a LogDensity has no layers and no prior of its own; structure="full" and "diagonal" work, with '
+            f"prior_precision=None, got {method.structure!r} and {method.prior_precision!r}"
+        )
+    if method.subset == "last-layer":
+        raise NotSupported('a LogDensity has no last layer; give subset= name pattern(s), or "all"')

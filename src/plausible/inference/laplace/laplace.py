@@ -26,13 +26,13 @@ from ...weights import tree
 from ...weights.algebra import Weights, from_vector, to_vector
 from ...weights.rng import Keys
 from ..point.map import MAP
-from .bare_density import expand
+from .bare_density import expand, refuse_unsuitable
 from .density import log_density
 from .low_rank import leading_directions
 from .newton import climb
 from .places import NetworkPlace
-from .precision import NOISE, tuned_prior
-from .prior_curvature import prior_curvature
+from .precision import NOISE, noise_is_tuned, refuse_untunable, tuned_prior
+from .prior_curvature import prior_curvature, refuse_correlated
 from .spectrum import Spectrum
 from .structures import bytes_needed, gaussian, require_memory, require_positive
 from .survey import Found, survey, whole_slope
@@ -53,7 +53,8 @@ class Laplace(Method):
         q = N(w*, Λ⁻¹),   Λ = Σᵢ Jᵢᵀ Hᵢ Jᵢ + (prior's),   log p(D) ≈ log p(D, w*) + P/2 log 2π − ½ log |Λ|
 
     with Jᵢ the Jacobian of example i's outputs and Hᵢ the Hessian of −log p(yᵢ | ·) in them. Predictions linearise the
-    network at w*, as that curvature does; `predict(..., linearised=False)` samples weights instead.
+    network at w*, as that curvature does; `predict(..., linearised=False)` samples weights instead. Either way norm layers
+    keep the statistics at which the curvature was taken.
 
     Args:
         structure: Of Λ: "diagonal", "kronecker" (a block per layer; prior precisions that differ between a weight's
@@ -91,10 +92,32 @@ class Laplace(Method):
         if isinstance(given, str):
             require(given in TUNINGS, f"prior_precision must be a number, None or one of {TUNINGS}, got {given!r}")
         else:
-            require(given is None or given > 0, f"prior_precision must be positive, got {given}")
+            require(given is None or 0 < given < math.inf, f"prior_precision must be positive and finite, got {given}")
+            # A float, whichever kind of number it was: those are what the runs of one `fit_many` may differ in.
+            object.__setattr__(self, "prior_precision", None if given is None else float(given))
+        low = self.structure == "low-rank"
+        if low and self.curvature != "ggn":
+            raise NotSupported(f'structure="low-rank" takes products with curvature="ggn" only, got {self.curvature!r}')
+        if low and self.per == "layer" and given == "marginal-likelihood":
+            raise NotSupported('structure="low-rank" has one precision per network; leave per="network"')
+
+    @property
+    def needs_validation(self) -> bool:
+        """Whether held-out predictions choose the prior."""
+        return self.prior_precision == "validation"
 
     def resolved(self, model: Any, num_steps: int) -> Self:
-        """The base's."""
+        """The base's; what this model cannot have is refused before it is trained."""
+        if isinstance(model, BayesianModel):
+            refuse_correlated(model)
+            if self.prior_precision is not None:
+                refuse_untunable(model, self.prior_precision, self.curvature)
+        else:
+            refuse_unsuitable(self)
+        named = isinstance(self.subset, str) and self.subset in ("all", "last-layer")
+        names = list(model.start) if named else choose(list(model.start), self.subset, "subset")
+        if self.structure == "full" and self.subset != "last-layer":
+            require_memory(bytes_needed("full", None, names, model.start, self.rank), "full", None)
         return replace(self, base=self.base.resolved(model, num_steps))
 
     def init(self, model: Any, params: Weights) -> dict[str, Any]:
@@ -126,8 +149,15 @@ class Expansion:
         first = next(iter(sweep()), None)
         if first is None:
             raise ValueError("Laplace needs data to look at, and there are none")
+        for name, value in params.items():
+            if not bool(value.isfinite().all()):
+                raise ValueError(
+                    f"{name} is not finite, so there is no highest point here; train it again, or check the file"
+                )
         self.names = chosen_names(model, params, first[0], method.subset)
         self.weights = tuple(n for n in self.names if n in model.weight_names)
+        if not self.weights:
+            raise NotSupported(f"subset={method.subset!r} leaves no weight to vary, only {', '.join(self.names)}")
         plan = plan_for(model, params, first[0], self.weights)
         self.blocks = blocks(plan, self.weights)
         device = next(iter(params.values())).device
@@ -144,7 +174,7 @@ class Expansion:
         answer, log_det = self.gaussian(found, prior, model)
         answer.linearised_by_default = True
         answer._evidence = self._evidence(model, found, log_det, prior)
-        answer._diagnostics = self._diagnostics(answer, found)
+        answer._diagnostics = self._diagnostics(model, answer, found)
         return answer
 
     def survey(self) -> Found:
@@ -161,7 +191,7 @@ class Expansion:
         for _ in range(MOST_ROUNDS if isinstance(given, str) else 0):
             before = self._hyperparameters()
             self.model, _, _ = self._tuned(self.survey(), given)
-            self.params = self._climbed([n for n in self.names if given == "validation" or n != NOISE])
+            self.params = self._climbed([n for n in self.names if n != NOISE or not noise_is_tuned(self, given)])
             change = (self._hyperparameters() / before).log().abs().max()
             if given == "validation" or float(change) < settled:
                 break
@@ -215,8 +245,6 @@ class Expansion:
     def spectrum(self, found: Found, groups: list[list[str]]) -> Spectrum:
         """log |Λ| as a function of the groups' precisions."""
         if self.method.structure == "low-rank":
-            if len(groups) > 1:
-                raise NotSupported('structure="low-rank" has one precision per network; leave per="network"')
             values, _ = self._directions(torch.ones_like(to_vector({k: self.params[k] for k in self.weights})))
             return Spectrum.of_eigenvalues(values, sum(self.params[k].numel() for k in self.weights))
         return Spectrum.of(self.method.structure, found.curvature, groups, self.blocks, self.params)
@@ -250,8 +278,8 @@ class Expansion:
         value = found.log_likelihood.cpu() + log_prior + size * HALF_LOG_2PI - 0.5 * log_det.cpu()
         return Evidence(value, "laplace")
 
-    def _diagnostics(self, answer: Any, found: Found) -> Diagnostics:
-        _, slope = whole_slope(self.model, self.params, self.sweep)
+    def _diagnostics(self, model: BayesianModel, answer: Any, found: Found) -> Diagnostics:
+        _, slope = whole_slope(model, self.params, self.sweep)
         vector = to_vector({k: slope[k] for k in answer.free})
         size = vector.numel()
         distance = float(answer.unscatter(vector).norm())
@@ -261,7 +289,10 @@ class Expansion:
         ]
         ok = distance <= size**0.5
         if not ok:
-            messages.append('that is farther than a draw: train longer, or take structure="full", which goes there')
+            way_out = (
+                "train longer" if model is self.model else "train with the prior that was found, posterior.model.prior"
+            )
+            messages.append(f'that is farther than a draw: {way_out}, or take structure="full", which goes there')
         if found.clipped > 1e-6:
             ok = False
             messages.append(
@@ -283,4 +314,4 @@ def chosen_names(model: BayesianModel, params: Mapping[str, Tensor], inputs: Any
                 "this network has no linear or convolutional layer to be its last; give subset= a name pattern"
             )
         return [n for n in params if n in layers[-1].names]
-    return choose(list(params), subset)
+    return choose(list(params), subset, "subset")

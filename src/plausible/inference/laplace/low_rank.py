@@ -27,7 +27,8 @@ def leading_directions(
     if kind != "ggn":
         raise NotSupported(f'structure="low-rank" takes products with curvature="ggn" only, got {kind!r}')
     own = {n: params[n] for n in names}
-    size = root.numel()
+    size, dtype = root.numel(), root.dtype
+    root = root.to(torch.promote_types(dtype, torch.float32))  # no decomposition is made for halves
     rank = min(rank, size)
     some = min(size, rank + SPARE)
     start = torch.randn(size, some, generator=generator(START), dtype=torch.float64).to(root)
@@ -42,15 +43,15 @@ def leading_directions(
             break
         before = leading
         basis = torch.linalg.qr(image).Q
-    return leading, (basis @ turn).T.flip(0)[:rank].contiguous()
+    return leading.to(dtype), (basis @ turn).T.flip(0)[:rank].contiguous().to(dtype)
 
 
 def _products(
     model: BayesianModel, params: Mapping[str, Tensor], sweep: Sweep, own: Weights, basis: Tensor, root: Tensor
 ) -> Tensor:
-    vectors = from_vector((root.unsqueeze(1) * basis).T.contiguous(), own)
+    vectors = {k: v.to(own[k].dtype) for k, v in from_vector((root.unsqueeze(1) * basis).T.contiguous(), own).items()}
     total = torch.zeros_like(basis)
     for batch in sweep():
         found = torch.vmap(lambda v, batch=batch: gauss_newton_product(model, params, batch, v))(vectors)
-        total = total + to_vector(found, 1).T
+        total = total + to_vector(found, 1).T.to(total.dtype)
     return root.unsqueeze(1) * total

@@ -30,12 +30,7 @@ def tuned_prior(
 ) -> tuple[BayesianModel, Weights, Found]:
     """The model with the prior that was found, that prior's precisions, and the curvature at the noise that was found."""
     model = expansion.model
-    if any(k.startswith("prior.") for k in model.hyperpriors):
-        raise NotSupported("the prior's scale is an unknown of this model already; leave prior_precision=None")
-    if given == "marginal-likelihood" and model.temperature != 1.0:
-        raise NotSupported(
-            f'a tempered model (T = {model.temperature}) has no evidence to find a precision by; take "validation"'
-        )
+    refuse_untunable(model, given, expansion.method.curvature)
     groups = layers(expansion.weights, expansion.method.per if given == "marginal-likelihood" else "network")
     if given == "marginal-likelihood":
         precisions, found = _by_evidence(expansion, found, prior, groups)
@@ -44,6 +39,32 @@ def tuned_prior(
     else:
         precisions = [float(given)]
     return (*with_precisions(model, prior, groups, precisions), found)
+
+
+def refuse_untunable(model: BayesianModel, given: float | str, curvature: str) -> None:
+    """Models whose prior cannot be replaced, or not be found like this."""
+    if any(k.startswith("prior.") for k in model.hyperpriors):
+        raise NotSupported("the prior's scale is an unknown of this model already; leave prior_precision=None")
+    if any(g.joint for g in model.groups):
+        raise NotSupported("the prior is a posterior, which a precision would forget; leave prior_precision=None")
+    if given == "marginal-likelihood" and model.temperature != 1.0:
+        raise NotSupported(
+            f'a tempered model (T = {model.temperature}) has no evidence to find a precision by; take "validation"'
+        )
+    if given == "marginal-likelihood" and curvature == "empirical-fisher" and _has_unknown_noise(model):
+        raise NotSupported(
+            'the noise is unknown, and an empirical Fisher does not know how it bends the log likelihood; take curvature="ggn", '
+            'or prior_precision="validation"'
+        )
+
+
+def noise_is_tuned(expansion: Expansion, given: Any) -> bool:
+    """Whether the evidence chooses the noise together with the precisions."""
+    return given == "marginal-likelihood" and NOISE in expansion.names and _has_unknown_noise(expansion.model)
+
+
+def _has_unknown_noise(model: BayesianModel) -> bool:
+    return isinstance(model.likelihood, likelihoods.Normal) and NOISE in model.hyperpriors
 
 
 def layers(names: tuple[str, ...], per: str) -> list[list[str]]:
@@ -119,7 +140,7 @@ class PrecisionEvidence:
         self.spectrum = expansion.spectrum(found, groups)
         self.log_likelihood = found.log_likelihood.double().cpu()
         self.log_noise: Tensor | None = None
-        if isinstance(model.likelihood, likelihoods.Normal) and NOISE in model.hyperpriors and NOISE in expansion.names:
+        if noise_is_tuned(expansion, "marginal-likelihood"):
             self.log_noise = model.constrain({NOISE: params[NOISE]})[NOISE].double().log().detach().cpu()
             self.targets = found.unknowns[NOISE].double().cpu() / 2  # the information of a log scale is 2 per target
             self.squares = -2 * self.log_noise.mul(2).exp() * (
@@ -144,8 +165,6 @@ class PrecisionEvidence:
 
 
 def _by_validation(expansion: Expansion, found: Found, prior: Weights) -> float:
-    if expansion.validation is None:
-        raise ValueError('prior_precision="validation" needs data to choose by: pl.fit(..., validation=(x, y))')
     groups = layers(expansion.weights, "network")
     scores = [_held_out(expansion, found, prior, groups, float(g)) for g in GRID]
     return float(GRID[max(range(len(GRID)), key=lambda i: scores[i])])

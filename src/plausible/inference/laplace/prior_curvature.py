@@ -20,6 +20,7 @@ def prior_curvature(model: BayesianModel, params: Mapping[str, Tensor]) -> Weigh
 
     The curvature between a weight and the unknown scale of its own prior is left out.
     """
+    refuse_correlated(model)
     natural = model.constrain({k: params[k] for k in model.hyperpriors})
     found: Weights = {}
     for g in model.groups:
@@ -46,15 +47,19 @@ def _of_a_prior(prior: Any, w: Tensor) -> Tensor:
 
 
 def _of_a_posterior(prior: Any, params: Mapping[str, Tensor]) -> Weights:
-    if not isinstance(prior, Diagonal):
-        raise NotSupported(
-            f"a {type(prior).__name__} posterior as the prior is correlated, which Laplace does not take yet; a "
-            "Diagonal one works, and so do HMC and SWAG"
-        )
     return {
         n: prior.scale[n].to(params[n].device) ** -2 if n in prior.scale else torch.zeros_like(params[n])
         for n in prior.mean
     }
+
+
+def refuse_correlated(model: BayesianModel) -> None:
+    """Priors whose curvature is no diagonal."""
+    for prior in (g.prior for g in model.groups if g.joint and not isinstance(g.prior, Diagonal)):
+        raise NotSupported(
+            f"a {type(prior).__name__} posterior as the prior is correlated, which Laplace does not take yet; a "
+            "Diagonal one works, and so do HMC and SWAG"
+        )
 
 
 def _second_derivatives(function: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:

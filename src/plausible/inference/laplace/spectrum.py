@@ -34,9 +34,12 @@ class Spectrum:
         if structure == "kronecker":
             terms = [_block(curvature["blocks"][b.weight], where[b.weight], where[b.bias or b.weight]) for b in blocks]
             return cls([*terms, *(_diagonal(v, where[n]) for n, v in curvature["diagonal"].items())])
-        dense = curvature["dense"].double().cpu()
+        values, vectors = torch.linalg.eigh(curvature["dense"].double().cpu())
+        # Sums in single precision have eigenvalues of this size, also below zero, where there are none.
+        values = torch.where(values > torch.finfo(curvature["dense"].dtype).eps * values[-1], values, 0.0)
         if len(groups) == 1:
-            return cls.of_eigenvalues(torch.linalg.eigvalsh(dense), len(dense))
+            return cls.of_eigenvalues(values, len(values))
+        dense = (vectors * values) @ vectors.mT
         sizes = torch.tensor([params[n].numel() for n in where])
         each = torch.tensor(list(where.values())).repeat_interleave(sizes)
         return cls([lambda p, c: torch.logdet(c * dense + torch.diag(p[each]))])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def _kronecker(
             b.weight, b.bias, factors["columns"] / factors["count"], factors["rows"],
             prior_columns(b, factors, mean, prior),
         )  # fmt: skip
-        made.append(block)
+        made.append(_in_precision(block, mean[b.weight].dtype))
         log_det = log_det + own.cpu()
     covered = {n for b in layout for n in (b.weight, b.bias)}
     scale = {}
@@ -69,6 +70,13 @@ def _kronecker(
         scale[k] = precision.rsqrt()
         log_det = log_det + precision.double().log().sum().cpu()
     return Kronecker(model, mean, made, scale), log_det
+
+
+def _in_precision(block: Any, dtype: torch.dtype) -> Any:
+    """Factors of a half-precision network are sums in float32, and its draws are halves again."""
+    if block.scale.dtype == dtype:
+        return block
+    return replace(block, left=block.left.to(dtype), right=block.right.to(dtype), scale=block.scale.to(dtype))
 
 
 def prior_columns(block: Block, factors: Mapping[str, Tensor], mean: Weights, prior: Weights) -> Tensor:
@@ -83,8 +91,8 @@ def prior_columns(block: Block, factors: Mapping[str, Tensor], mean: Weights, pr
 def _full(model: BayesianModel, mean: Weights, curvature: Any, prior: Weights) -> tuple[Full, Tensor]:
     precision = dense_precision(curvature, prior)
     apart = _apart(curvature, prior)
-    # Sums of squares in a network's own precision have eigenvalues of this size, also below zero, where there are none.
-    rounding = torch.finfo(next(iter(mean.values())).dtype).eps
+    # Sums of squares in single precision have eigenvalues of this size, also below zero, where there are none.
+    rounding = torch.finfo(curvature["weights"]["dense"].dtype).eps
     root = precision.diagonal().clamp(min=torch.finfo(torch.float64).tiny).sqrt()
     factor, failed = torch.linalg.cholesky_ex(precision / (root.unsqueeze(0) * root.unsqueeze(1)))
     inverse = None if bool(failed) else torch.cholesky_inverse(factor)
@@ -144,7 +152,7 @@ def require_positive(name: str, precision: Tensor) -> None:
     smallest = float(precision.min())
     if not smallest > 0:
         raise ValueError(
-            f"the precision of {name} is {smallest:.3g} somewhere, so its variance is infinite or negative: no data speak "
+            f"the precision of {name} is {smallest + 0.0:.3g} somewhere, so its variance is infinite or negative: no data speak "
             "of it (dead units, unused inputs) and its prior is flat or not log-concave there; use pl.priors.Normal()"
         )
 
@@ -161,8 +169,10 @@ def _require_log_concave(name: str, prior: Tensor) -> None:
 # --- memory ---
 
 
-def bytes_needed(structure: str, plan: Plan, names: Sequence[str], params: Mapping[str, Tensor], rank: int) -> int:
-    """Of the largest arrays that a structure keeps at a time."""
+def bytes_needed(
+    structure: str, plan: Plan | None, names: Sequence[str], params: Mapping[str, Tensor], rank: int
+) -> int:
+    """Of the largest arrays that a structure keeps at a time; only Kronecker factors need a plan to know."""
     element = next(iter(params.values())).element_size()
     size = sum(params[n].numel() for n in names)
     if structure == "full":
@@ -171,6 +181,7 @@ def bytes_needed(structure: str, plan: Plan, names: Sequence[str], params: Mappi
         return 3 * (rank + 10) * size * element
     if structure == "diagonal":
         return 3 * size * element
+    assert plan is not None
     total = 3 * size * element
     for b in blocks(plan, names):
         w = params[b.weight]
@@ -179,9 +190,10 @@ def bytes_needed(structure: str, plan: Plan, names: Sequence[str], params: Mappi
     return total
 
 
-def require_memory(needed: int, structure: str, device: torch.device) -> None:
-    """Say how much memory a structure needs before it is asked for."""
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_on_the_host()
+def require_memory(needed: int, structure: str, device: torch.device | None) -> None:
+    """Say how much memory a structure needs before it is asked for; without a device, whichever has most must have it."""
+    places = [torch.device("cpu"), *[torch.device("cuda")] * torch.cuda.is_available()] if device is None else [device]
+    free = max(torch.cuda.mem_get_info(d)[0] if d.type == "cuda" else _free_on_the_host() for d in places)
     if needed > free:
         raise ValueError(
             f'structure="{structure}" needs {needed:,} bytes here, and {free:,} are free; take "kronecker" or "diagonal", or '
