@@ -22,13 +22,7 @@ class Entry:
     bibtex: str
 
 
-ENTRIES = (
-    Entry(
-        name="map",
-        class_name="MAP",
-        paper="MacKay (1992)",
-        summary="The single most probable set of weights.",
-        bibtex="""\
+MACKAY = """\
 @article{mackay1992practical,
   title   = {A Practical {Bayesian} Framework for Backpropagation Networks},
   author  = {MacKay, David J. C.},
@@ -37,7 +31,15 @@ ENTRIES = (
   number  = {3},
   pages   = {448--472},
   year    = {1992}
-}""",
+}"""
+
+ENTRIES = (
+    Entry(
+        name="map",
+        class_name="MAP",
+        paper="MacKay (1992)",
+        summary="The single most probable set of weights.",
+        bibtex=MACKAY,
     ),
     Entry(
         name="deep-ensemble",
@@ -86,16 +88,8 @@ ENTRIES = (
         class_name="Laplace",
         paper="MacKay (1992); Daxberger, Kristiadi, Immer, Eschenhagen, Bauer & Hennig (2021)",
         summary="A Gaussian from the curvature at the most probable weights, and its evidence.",
-        bibtex="""\
-@article{mackay1992practical,
-  title   = {A Practical {Bayesian} Framework for Backpropagation Networks},
-  author  = {MacKay, David J. C.},
-  journal = {Neural Computation},
-  volume  = {4},
-  number  = {3},
-  pages   = {448--472},
-  year    = {1992}
-}
+        bibtex=MACKAY
+        + """
 
 @inproceedings{daxberger2021laplace,
   title     = {{Laplace} Redux -- Effortless {Bayesian} Deep Learning},

@@ -13,10 +13,9 @@ from ..core import likelihoods, priors
 from ..core.method import Method
 from ..core.model import BayesianModel
 from ..datasets import Dataset
-from ..inference.averaging import SWAG, MultiSWAG
 from ..inference.laplace import Laplace
-from ..inference.mcmc import HMC
-from ..inference.point import MAP, DeepEnsemble
+from ..tabular.training import CLIMB
+from ..tabular.training import METHODS as TABLE_METHODS
 from ..weights.rng import forked
 from .outliers import Outliers, known_digits, outliers_of
 
@@ -31,17 +30,11 @@ SEEDS = 5
 CLASS_PRIOR = priors.Normal(scale=1.0)
 NUMBER_PRIOR = priors.fan_in(priors.Normal(scale=1.0))
 
-# One set of numbers for all data sets, chosen for a demonstration in a minute or two and tuned to none of them. Adam
-# under SWAG: plain SGD, its usual base, drives a learnt noise scale to places it does not return from.
-CLIMB = MAP(learning_rate=0.01)
+# One set of numbers for all data sets, tuned to none of them: those of the table commands.
 METHODS: dict[str, Method] = {
-    "map": CLIMB,
-    "deep-ensemble": DeepEnsemble(base=CLIMB),
-    "swag": SWAG(base=CLIMB),
-    "multiswag": MultiSWAG(base=SWAG(base=CLIMB)),
+    **TABLE_METHODS,
     # Of the last layer: around all weights of these networks, which fit their data, predictions come out too unsure.
     "laplace": Laplace(base=CLIMB, subset="last-layer"),
-    "hmc": HMC(trajectory_length=0.5),
 }
 # What runs when nobody names a method: those that a reader should know first, and no more than minutes can hold.
 UNASKED = ("map", "deep-ensemble", "swag", "multiswag", "laplace", "hmc")
