@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
 import torch
@@ -25,6 +25,7 @@ PRECISIONS = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 # float16 holds nothing above 65,504, and whole-data slopes are N / B times those of a mean loss: differentiate at this
 # multiple of the mean loss, small enough for float16's largest number and large enough for its smallest.
 FP16_LOSS_SCALE = 1024.0
+AROUND = 1 << 16  # the call number from which `around` draws, past anything the network's own dropout draws
 
 
 class BayesianModel(Target):
@@ -46,6 +47,9 @@ class BayesianModel(Target):
     training = False  # bound by `fit`: which mode the network runs in
     precision: str | None = None  # bound by `fit`
     buffers: Mapping[str, Tensor] | None = None  # bound by whoever has statistics that belong to the weights
+    # Bound by methods that change what layers do (drop inputs, add noise to outputs): called with the weights of a pass and its
+    # keys, gives the context, a `TorchFunctionMode`, that the pass runs in.
+    around: Callable[[Weights, Keys | None], AbstractContextManager[Any]] | None = None
 
     def __init__(
         self,
@@ -177,7 +181,9 @@ class BayesianModel(Target):
         rng = None if key is None else Keys(key, key[0] * 0)
         dtype = PRECISIONS[self.precision]
         device = next(iter(weights.values())).device
-        with torch.autocast(device.type, dtype=dtype) if dtype is not None else nullcontext():
+        keys = None if rng is None else rng.later(AROUND)
+        autocast = torch.autocast(device.type, dtype=dtype) if dtype is not None else nullcontext()
+        with autocast, self.around(weights, keys) if self.around is not None else nullcontext():
             out = self.network(
                 weights, inputs, role="train" if self.training else "eval", rng=rng, buffers=self.buffers
             )
@@ -334,7 +340,7 @@ class BayesianModel(Target):
     @property
     def needs_key(self) -> bool:
         """Whether a slope draws dropout masks."""
-        return self.training and bool(self.network.dropouts)
+        return self.around is not None or self.training and bool(self.network.dropouts)
 
     def _check_names(self, params: Mapping[str, Tensor]) -> None:
         if params.keys() != self._start.keys():
