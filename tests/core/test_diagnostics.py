@@ -47,18 +47,19 @@ def paper_r_hat(x):
 
 
 def basic_ess(x):
-    """Equations 10 to 13, the autocovariances by their definition."""
+    """Equations 10 to 13, the autocovariances by their definition; of the pair that ends the sum, half counts, as in ArviZ."""
     chains, n = x.shape
     centred = x - x.mean(1, keepdims=True)
     covariance = np.array([[np.sum(c[: n - t] * c[t:]) / n for t in range(n)] for c in centred])
     within = (covariance[:, 0] * n / (n - 1)).mean()
     total = (n - 1) / n * within + (x.mean(1).var(ddof=1) if chains > 1 else 0.0)
-    rho = 1 - (within - (covariance * n / (n - 1)).mean(0)) / total
+    rho = 1 - (within - covariance.mean(0)) / total
     rho[0] = 1.0
     tau, smallest = -1.0, math.inf
     for t in range(0, n - 1, 2):
         pair = rho[t] + rho[t + 1]
-        if pair <= 0:
+        if pair <= 0 or t > n - 5:
+            tau += max(rho[t], 0)
             break
         smallest = min(smallest, pair)
         tau += 2 * smallest

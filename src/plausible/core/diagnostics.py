@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .likelihoods import Categorical
+
 MOST_SCALARS = 2000  # of a network's weights, evenly spread: enough to see a chain that does not mix
+LEAST_ACCEPTANCE = 1e-3  # of a chain, on average; below it the chain stands still
+LEAST_E_BFMI = 0.3
 
 
 @dataclass(frozen=True)
@@ -81,19 +86,24 @@ def _autocovariance(chains: Tensor) -> Tensor:
 
 
 def _ess_of(split: Tensor) -> Tensor:
-    """Geyer's initial monotone sequence on the combined autocorrelation of (chains, draws, ...)."""
+    """Geyer's initial monotone sequence on the combined autocorrelation of (chains, draws, ...), ended as ArviZ ends it."""
     chains, count = split.shape[:2]
-    covariance = _autocovariance(split)
-    within = (covariance[:, 0] * count / (count - 1)).mean(0)
-    total = within * (count - 1) / count
-    if chains > 1:
-        total = total + split.mean(1).var(0)
-    correlation = 1 - (within - covariance.mean(0) * count / (count - 1)) / total
+    covariance = _autocovariance(split).mean(0)
+    within = covariance[0] * count / (count - 1)
+    total = covariance[0] + (split.mean(1).var(0) if chains > 1 else 0.0)
+    correlation = 1 - (within - covariance) / total
     correlation[0] = 1.0
-    pairs = correlation[: count - count % 2].unflatten(0, (-1, 2)).sum(1)
-    positive = (pairs > 0).to(pairs.dtype).cumprod(0)
-    monotone = pairs.cummin(0).values * positive
-    time = (-1 + 2 * monotone.sum(0)).clamp(min=1 / torch.log10(torch.tensor(float(chains * count))))
+    pairs = correlation[: max(2, 2 * ((count - 2) // 2))].unflatten(0, (-1, 2))
+    sums = pairs.sum(1)
+    # The sum ends before the first pair that is not positive; of that one the even half counts, if it is positive.
+    ends = sums <= 0
+    ends[-1] = True
+    past = ends.to(torch.int8).cumsum(0) > 0
+    last = past.to(torch.int8).argmax(0, keepdim=True)
+    half = pairs[:, 0].gather(0, last)[0]
+    half = torch.where((half > 0) | (sums.gather(0, last)[0] >= 0), half, torch.zeros_like(half))
+    monotone = sums.cummin(0).values.masked_fill(past, 0.0)
+    time = (-1 + 2 * monotone.sum(0) + half).clamp(min=1 / math.log10(chains * count))
     return chains * count / time
 
 
@@ -105,49 +115,100 @@ def ess(chains: Tensor, kind: str = "bulk") -> Tensor:
     if kind == "bulk":
         return _ess_of(rank_normalised(split))
     if kind == "tail":
-        flat = split.flatten(0, 1)
-        edges = [_quantile(flat, q) for q in (0.05, 0.95)]
+        edges = [_quantile(chains.double().flatten(0, 1), q) for q in (0.05, 0.95)]
         return torch.minimum(*[_ess_of((split <= e).double()) for e in edges])
     raise ValueError(f'kind must be "bulk", "mean" or "tail", got {kind!r}')
 
 
-def of_chains(chains: Sequence[Any]) -> Diagnostics:
-    """Judge stored chains (`Samples`) of one run together."""
+def e_bfmi(energy: Tensor) -> Tensor:
+    """How far one momentum takes a chain's energy, beside its whole spread (Betancourt, 2016); (chains, draws) -> (chains,)."""
+    steps = energy.diff(dim=1).double()
+    return (steps * steps).mean(1) / energy.double().var(1)
+
+
+def predicted(chain: Any, x: Any) -> Tensor:
+    """What each draw of a chain predicts at x, (draws, numbers): class probabilities, else the network's outputs."""
+    outputs = chain.predict(x, num_samples=len(chain)).outputs
+    labelled = isinstance(chain.model.likelihood, Categorical)
+    return (outputs.softmax(2) if labelled else outputs).flatten(1)
+
+
+def of_chains(chains: Sequence[Any], x: Any = None) -> Diagnostics:
+    """Judge stored chains (`Samples`) of one run together; with inputs x by what they predict there.
+
+    Hidden units can trade places without changing any prediction, so the weights of two good chains need not agree.
+    """
     length = min(len(c) for c in chains)
     if length < 8:
         return Diagnostics(messages=(f"{length} draws a chain are too few to judge; keep at least 8",), ok=False)
-    table: dict[str, dict[str, float]] = {}
     quantities = {k: torch.stack([c.draws[k][:length].reshape(length, -1) for c in chains]) for k in chains[0].draws}
     if "log_joint" in chains[0].statistics:
         noted = [c.statistics["log_joint"][:length].reshape(length, 1) for c in chains]
         quantities["log_joint"] = torch.stack(noted)
     stride = max(1, sum(q.shape[-1] for q in quantities.values()) // MOST_SCALARS)
-    for k, q in quantities.items():
-        q = q[..., ::stride]
-        table[k] = {"r_hat": float(r_hat(q).max()), "ess": float(ess(q).min()), "ess_tail": float(ess(q, "tail").min())}
+    table = {k: _row(q[..., ::stride]) for k, q in quantities.items()}
+    if x is not None:
+        values = torch.stack([predicted(c, x)[:length] for c in chains])
+        table["predictions"] = _row(values[..., :: max(1, values.shape[-1] // MOST_SCALARS)])
     return _verdict(chains, table, length)
 
 
+def _row(chains: Tensor) -> dict[str, float]:
+    """The worst of several numbers; one that never changes has nothing to mix."""
+    moving = (chains != chains[:1, :1]).flatten(0, 1).any(0)
+    if not bool(moving.any()):
+        return {"r_hat": 1.0, "ess": float(chains.shape[0] * chains.shape[1]), "ess_tail": math.nan}
+    chains = chains[..., moving]
+    worst = {"r_hat": float(r_hat(chains).max()), "ess": float(ess(chains).min())}
+    return {**worst, "ess_tail": float(ess(chains, "tail").min())}
+
+
 def _verdict(chains: Sequence[Any], table: dict[str, dict[str, float]], length: int) -> Diagnostics:
-    worst = max(row["r_hat"] for row in table.values())
-    fewest = min(row["ess"] for row in table.values())
+    # Where predictions are known, they and the log joint count: weights of good chains may differ.
+    judged = {k: row for k, row in table.items() if "predictions" not in table or k in ("predictions", "log_joint")}
+    worst = max(row["r_hat"] for row in judged.values())
+    fewest = min(row["ess"] for row in judged.values())
+    where = " in function space" if "predictions" in table else ""
     chains_of = "1 chain" if len(chains) == 1 else f"{len(chains)} chains"
-    messages = [f"{chains_of} of {length} draws: largest R-hat {worst:.3f}, smallest bulk ESS {fewest:.0f}"]
+    messages = [f"{chains_of} of {length} draws{where}: largest R-hat {worst:.3f}, smallest bulk ESS {fewest:.0f}"]
     ok = worst < 1.01 or len(chains) == 1 and worst < 1.05
     if not ok:
         messages.append("the chains have not mixed (R-hat should be below 1.01): run longer, or warm up longer")
     if fewest < 100 * len(chains):
         messages.append(f"few independent draws ({fewest:.0f}, where 100 a chain are advised): run longer")
-    for k, v in (
-        (k, torch.cat([c.statistics[k] for c in chains]))
-        for k in ("divergent", "acceptance")
-        if k in chains[0].statistics
-    ):
-        if k == "divergent" and bool(v.any()):
+    told, fine = _of_statistics(chains, length)
+    return Diagnostics(messages=(*messages, *told), table=table, ok=ok and fine)
+
+
+def _of_statistics(chains: Sequence[Any], length: int) -> tuple[list[str], bool]:
+    """What the samplers noted beside their draws, in words, and whether nothing of it speaks against them."""
+    messages, ok = [], True
+    noted = {
+        k: torch.stack([c.statistics[k][:length].reshape(length) for c in chains])
+        for k in chains[0].statistics
+        if all(k in c.statistics and c.statistics[k].numel() == len(c) for c in chains)
+    }
+    if "divergent" in noted and bool(noted["divergent"].any()):
+        ok = False
+        count = int(noted["divergent"].sum())
+        messages.append(f"{count} transitions diverged: use a smaller step_size or a higher target_acceptance")
+    if "acceptance" in noted:
+        each = noted["acceptance"].double().mean(1)
+        messages.append(f"mean acceptance {float(each.mean()):.2f}")
+        stuck = [m for m, share in enumerate(each.tolist()) if not share > LEAST_ACCEPTANCE]
+        if stuck:
+            ok = False
+            listed = ", ".join(map(str, stuck))
+            messages.append(f"chain {listed} (of 0 to {len(chains) - 1}) hardly ever accepted: use a smaller step_size")
+    if "energy" in noted:
+        least = float(e_bfmi(noted["energy"]).min())
+        if not least > LEAST_E_BFMI:
             ok = False
             messages.append(
-                f"{int(v.sum())} transitions diverged: use a smaller step_size or a higher target_acceptance"
+                f"E-BFMI is {least:.2f}, below {LEAST_E_BFMI}: the chain changes its energy too slowly to reach the tails; "
+                "run longer, or write the model with non-centred scales"
             )
-        if k == "acceptance":
-            messages.append(f"mean acceptance {float(v.mean()):.2f}")
-    return Diagnostics(messages=tuple(messages), table=table, ok=ok)
+    if "log_joint" in noted and not bool(noted["log_joint"].isfinite().all()):
+        ok = False
+        messages.append("some draws have no finite log joint: the chain left where the model is defined")
+    return messages, ok

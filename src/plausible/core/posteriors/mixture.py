@@ -11,6 +11,7 @@ from torch import Tensor
 from ...weights import tree
 from ...weights.algebra import Weights
 from ...weights.rng import generator
+from ..arviz import to_arviz
 from ..diagnostics import Diagnostics, of_chains
 from ..errors import NotSupported
 from ..evidence import Evidence
@@ -112,14 +113,20 @@ class Mixture(Posterior):
             )
         return super().evidence()
 
-    def diagnostics(self) -> Diagnostics:
-        """Chains are judged together; other components' messages are collected."""
+    def diagnostics(self, x: Any = None) -> Diagnostics:
+        """Chains are judged together, with inputs x by what they predict there; other components' messages are collected."""
         if all(isinstance(c, Samples) for c in self._components):
-            return of_chains([c for c in self._components if isinstance(c, Samples)])
+            return of_chains(self._components, x)
         messages = tuple(
             f"component {m}: {t}" for m, c in enumerate(self._components) for t in c.diagnostics().messages
         )
         return Diagnostics(messages=messages, table={}, ok=all(c.diagnostics().ok for c in self._components))
+
+    def to_arviz(self) -> Any:
+        """Chains as ArviZ's `InferenceData` (`pip install plausible[arviz]`)."""
+        if not all(isinstance(c, Samples) for c in self._components):
+            raise NotSupported("ArviZ takes chains; a mixture of HMC, NUTS or other samplers' runs has them")
+        return to_arviz(self._components)
 
 
 def mixture(posteriors: Sequence[Posterior], weights: Sequence[float] | None = None) -> Posterior:

@@ -152,8 +152,8 @@ class Posterior(ABC):
             )
         return self._evidence
 
-    def diagnostics(self) -> Diagnostics:
-        """What speaks for and against trusting this posterior."""
+    def diagnostics(self, x: Any = None) -> Diagnostics:
+        """What speaks for and against trusting this posterior; chains can be judged by what they predict at inputs `x`."""
         return self._diagnostics or Diagnostics(messages=("nothing to report: no chain was run",), table={})
 
     def to(self, device: torch.device | str) -> Self:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ...weights import tree
 from ...weights.algebra import Weights
 from ...weights.rng import generator
+from ..arviz import to_arviz
 from ..diagnostics import Diagnostics, of_chains
 from ..target import Target
 from .posterior import Posterior, Stratum
@@ -70,6 +71,10 @@ class Samples(Posterior):
         picks = [int((i + 0.5) * len(self) / count) for i in range(count)]
         return [Stratum(self, picks, 1.0 / count, seed, exact=False)]
 
-    def diagnostics(self) -> Diagnostics:
-        """R-hat and effective sample sizes of the one chain."""
-        return of_chains([self])
+    def diagnostics(self, x: Any = None) -> Diagnostics:
+        """R-hat and effective sample sizes of the one chain; with inputs x, of what it predicts there."""
+        return of_chains([self], x)
+
+    def to_arviz(self) -> Any:
+        """The chain as ArviZ's `InferenceData` (`pip install plausible[arviz]`)."""
+        return to_arviz([self])
