@@ -78,6 +78,17 @@ def compare(
     data_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where images lie; by default the folder PLAUSIBLE_DATA names.")
     ] = None,
+    truth: Annotated[
+        str | None,
+        typer.Option(
+            metavar="METHOD",
+            help="hmc or nuts: run it long, check it, and print how far every method is from it.",
+        ),
+    ] = None,
+    truth_steps: Annotated[
+        int | None,
+        typer.Option(min=20, metavar="N", help="Steps of each of its chains: 1,000, and 4,000 where those disagree."),
+    ] = None,
     quick: Annotated[
         bool,
         typer.Option(
@@ -98,6 +109,8 @@ def compare(
     pictured = [name for name in wanted if name in IMAGES and target is None]
     if (examples is not None or data_dir is not None) and not pictured:
         raise typer.BadParameter(f"--examples and --data-dir are for {', '.join(IMAGES)}")
+    if truth_steps is not None and truth is None:
+        raise typer.BadParameter("--truth-steps is of --truth hmc or --truth nuts")
     if report.is_dir():
         raise typer.BadParameter(f"--report must be a file, and {report} is a folder")
     if not no_report and not report.resolve().parent.is_dir():  # now, and not after minutes of work
@@ -125,6 +138,8 @@ def compare(
                     epochs=QUICK_EPOCHS if quick else epochs,
                     examples=few if name in pictured else None,
                     data_dir=data_dir if name in pictured else None,
+                    truth=truth,
+                    truth_steps=truth_steps,
                 )
             )
         _print_comparison(shown, found[-1])

@@ -101,6 +101,51 @@ ENTRIES = (
 }""",
     ),
     Entry(
+        name="advi",
+        class_name="ADVI",
+        paper="Kucukelbir, Tran, Ranganath, Gelman & Blei (2017)",
+        summary="The normal distribution of highest evidence bound, hyperparameters included.",
+        bibtex="""\
+@article{kucukelbir2017automatic,
+  title   = {Automatic Differentiation Variational Inference},
+  author  = {Kucukelbir, Alp and Tran, Dustin and Ranganath, Rajesh and Gelman, Andrew and Blei, David M.},
+  journal = {Journal of Machine Learning Research},
+  volume  = {18},
+  number  = {14},
+  pages   = {1--45},
+  year    = {2017}
+}""",
+    ),
+    Entry(
+        name="bayes-by-backprop",
+        class_name="BayesByBackprop",
+        paper="Blundell, Cornebise, Kavukcuoglu & Wierstra (2015); Kingma, Salimans & Welling (2015)",
+        summary="Independent normals for all weights, fitted by gradients of the evidence bound.",
+        bibtex="""\
+@inproceedings{blundell2015weight,
+  title     = {Weight Uncertainty in Neural Networks},
+  author    = {Blundell, Charles and Cornebise, Julien and Kavukcuoglu, Koray and Wierstra, Daan},
+  booktitle = {Proceedings of the 32nd International Conference on Machine Learning},
+  pages     = {1613--1622},
+  year      = {2015}
+}
+
+@inproceedings{kingma2015variational,
+  title     = {Variational Dropout and the Local Reparameterization Trick},
+  author    = {Kingma, Diederik P. and Salimans, Tim and Welling, Max},
+  booktitle = {Advances in Neural Information Processing Systems},
+  volume    = {28},
+  year      = {2015}
+}
+
+@inproceedings{wen2018flipout,
+  title     = {Flipout: Efficient Pseudo-Independent Weight Perturbations on Mini-Batches},
+  author    = {Wen, Yeming and Vicol, Paul and Ba, Jimmy and Tran, Dustin and Grosse, Roger},
+  booktitle = {International Conference on Learning Representations},
+  year      = {2018}
+}""",
+    ),
+    Entry(
         name="hmc",
         class_name="HMC",
         paper="Duane, Kennedy, Pendleton & Roweth (1987); Neal (2011)",
@@ -124,6 +169,90 @@ ENTRIES = (
   publisher = {Chapman \\& Hall/CRC},
   chapter   = {5},
   year      = {2011}
+}""",
+    ),
+    Entry(
+        name="nuts",
+        class_name="NUTS",
+        paper="Hoffman & Gelman (2014); Betancourt (2017)",
+        summary="HMC whose trajectories end where they turn back, so that nobody chooses their length.",
+        bibtex="""\
+@article{hoffman2014nuts,
+  title   = {The {No-U-Turn} Sampler: Adaptively Setting Path Lengths in {Hamiltonian Monte Carlo}},
+  author  = {Hoffman, Matthew D. and Gelman, Andrew},
+  journal = {Journal of Machine Learning Research},
+  volume  = {15},
+  pages   = {1593--1623},
+  year    = {2014}
+}
+
+@misc{betancourt2017conceptual,
+  title         = {A Conceptual Introduction to {Hamiltonian Monte Carlo}},
+  author        = {Betancourt, Michael},
+  year          = {2017},
+  eprint        = {1701.02434},
+  archiveprefix = {arXiv}
+}
+
+@misc{phan2019composable,
+  title         = {Composable Effects for Flexible and Accelerated Probabilistic Programming in {NumPyro}},
+  author        = {Phan, Du and Pradhan, Neeraj and Jankowiak, Martin},
+  year          = {2019},
+  eprint        = {1912.11554},
+  archiveprefix = {arXiv}
+}""",
+    ),
+    Entry(
+        name="mala",
+        class_name="MALA",
+        paper="Roberts & Tweedie (1996); Roberts & Rosenthal (1998)",
+        summary="One step uphill with noise, accepted or rejected: the shortest trajectory.",
+        bibtex="""\
+@article{roberts1996exponential,
+  title   = {Exponential Convergence of {Langevin} Distributions and Their Discrete Approximations},
+  author  = {Roberts, Gareth O. and Tweedie, Richard L.},
+  journal = {Bernoulli},
+  volume  = {2},
+  number  = {4},
+  pages   = {341--363},
+  year    = {1996}
+}
+
+@article{roberts1998optimal,
+  title   = {Optimal Scaling of Discrete Approximations to {Langevin} Diffusions},
+  author  = {Roberts, Gareth O. and Rosenthal, Jeffrey S.},
+  journal = {Journal of the Royal Statistical Society: Series B},
+  volume  = {60},
+  number  = {1},
+  pages   = {255--268},
+  year    = {1998}
+}""",
+    ),
+    Entry(
+        name="metropolis",
+        class_name="Metropolis",
+        paper="Metropolis, Rosenbluth, Rosenbluth, Teller & Teller (1953); Haario, Saksman & Tamminen (2001)",
+        summary="A random walk that needs no slope; for a few unknowns.",
+        bibtex="""\
+@article{metropolis1953equation,
+  title   = {Equation of State Calculations by Fast Computing Machines},
+  author  = {Metropolis, Nicholas and Rosenbluth, Arianna W. and Rosenbluth, Marshall N. and Teller, Augusta H. and
+             Teller, Edward},
+  journal = {The Journal of Chemical Physics},
+  volume  = {21},
+  number  = {6},
+  pages   = {1087--1092},
+  year    = {1953}
+}
+
+@article{haario2001adaptive,
+  title   = {An Adaptive {Metropolis} Algorithm},
+  author  = {Haario, Heikki and Saksman, Eero and Tamminen, Johanna},
+  journal = {Bernoulli},
+  volume  = {7},
+  number  = {2},
+  pages   = {223--242},
+  year    = {2001}
 }""",
     ),
 )

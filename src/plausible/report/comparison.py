@@ -23,6 +23,8 @@ from .scoring import columns, over_seeds, scores
 from .settings import METHODS, SETTINGS, UNASKED, Setting, model_for, setting_for
 from .tables import Column, Estimate, comparison_table
 from .temperature import TemperatureScaled, fit_temperature, held_out
+from .truth import Truth, distances, find_truth, own_distances, words_of
+from .truth import columns as truth_columns
 
 SCALED = "map-temperature"  # the row of temperature scaling
 Predictions = tuple[Predictive, Predictive | None]
@@ -42,6 +44,7 @@ class Comparison:
         outliers_are: What they are, in words.
         title: One line that says what was compared.
         notes: What a reader should know of single methods.
+        truth: The long chains that every method's distance is measured from, if asked for.
     """
 
     data: Dataset
@@ -53,10 +56,17 @@ class Comparison:
     outliers_are: str = ""
     title: str = ""
     notes: tuple[str, ...] = ()
+    truth: Truth | None = None
 
     @property
     def columns(self) -> dict[str, Column]:
         """What is reported, by the key of `rows`."""
+        from_truth = {} if self.truth is None else truth_columns(self.data)
+        return {**self.scores, **from_truth}
+
+    @property
+    def scores(self) -> dict[str, Column]:
+        """What is reported of the predictions themselves."""
         return columns(self.data, self.outliers is not None)
 
     @property
@@ -80,7 +90,11 @@ class Comparison:
         from rich.console import Group
         from rich.text import Text
 
-        return Group(Text(self.title, style="bold"), comparison_table(self.rows, self.columns))
+        parts: list[Any] = [Text(self.title, style="bold"), comparison_table(self.rows, self.scores)]
+        if self.truth is not None:  # a table of its own: both together are wider than a terminal
+            parts += [Text(f"\nHow far from {self.truth.name}", style="bold")]
+            parts += [comparison_table(self.rows, truth_columns(self.data))]
+        return Group(*parts)
 
     def __str__(self) -> str:
         from rich.console import Console
@@ -102,6 +116,8 @@ def compare(
     epochs: int | None = None,
     examples: int | None = None,
     data_dir: str | Path | None = None,
+    truth: str | None = None,
+    truth_steps: int | None = None,
     progress: bool = True,
 ) -> Comparison:
     """Train several methods on the same network and data, several times each, and score what they predict.
@@ -120,6 +136,9 @@ def compare(
         epochs: Passes over the data; HMC's steps keep their proportion. None: long enough for data of this size.
         examples: How many images to train on, of sets of images; None takes 10,000. A fifth as many are judged.
         data_dir: The folder of sets of images; None takes PLAUSIBLE_DATA.
+        truth: "hmc" or "nuts": run long chains first, check that they agree, and add every method's distance from them.
+        truth_steps: Transitions of each of those chains, warm-up included; None takes 1,000, and four times as many where
+            they do not agree.
         progress: Show a bar.
     """
     setting, known = _setting(data, target, examples, data_dir)
@@ -130,7 +149,8 @@ def compare(
     if not numbers:
         raise ValueError(f"seeds must be at least one, got {seeds!r}")
     found, meaning = setting.outliers(known) if outliers is None else (outliers, "the outliers given")
-    study = _Study(known, setting, model, found)
+    long = None if truth is None else _truth(truth, truth_steps, known, setting, model, numbers[0], progress)
+    study = _Study(known, setting, model, found, long)
     runs: dict[str, list[dict[str, float]]] = {}
     posteriors: dict[str, Any] = {}
     predictions: dict[str, Predictions] = {}
@@ -146,10 +166,16 @@ def compare(
                 predictions.setdefault(name, predicted)
                 bar.advance()
     notes = [*setting.remarks, *left_out]
+    if long is not None:
+        own = own_distances(long, known.x_test)
+        name = f"{long.name} (truth)"
+        result, predicted = study.judged(long.posterior, long.seconds)
+        runs[name], posteriors[name], predictions[name] = [{**result, **own}], long.posterior, predicted
+        notes += words_of(long, own)
     notes += [told for name, posterior in posteriors.items() if (told := _note(name, posterior, known, setting))]
     return Comparison(
         data=known, seeds=numbers, runs=runs, posteriors=posteriors, predictions=predictions, outliers=found,
-        outliers_are=meaning, title=_title(known, setting, model, len(numbers)), notes=tuple(notes),
+        outliers_are=meaning, title=_title(known, setting, model, len(numbers)), notes=tuple(notes), truth=long,
     )  # fmt: skip
 
 
@@ -159,6 +185,7 @@ class _Study:
     setting: Setting
     model: BayesianModel | None
     outliers: Tensor | None
+    truth: Truth | None
 
     def fit(self, method: Method, train: tuple[Tensor, Tensor], seed: int) -> Any:
         model = self.model or model_for(self.data, self.setting, seed)
@@ -177,6 +204,8 @@ class _Study:
         milliseconds = 1000 * (time.perf_counter() - began)
         outside = None if self.outliers is None else posterior.predict(self.outliers)
         found = scores(predictive, self.data, outside)
+        if self.truth is not None:
+            found.update(distances(predictive, self.truth.predictive))
         return {**found, "seconds": seconds, "milliseconds": milliseconds}, (predictive, outside)
 
 
@@ -258,6 +287,17 @@ def _methods(
     if unknown or not given:
         raise ValueError(f"methods must be any of {', '.join(METHODS)}, got {unknown or 'none'}")
     return {key: METHODS[key] for key in given}, []
+
+
+def _truth(
+    name: str, steps: int | None, data: Dataset, setting: Setting, model: BayesianModel | None, seed: int, shown: bool
+) -> Truth:
+    if name not in METHODS or not METHODS[name].full_batch:
+        exact = [key for key, method in METHODS.items() if method.full_batch]
+        raise ValueError(f"truth must be any of {', '.join(exact)}, got {name!r}")
+    if shown:
+        print(f"{data.name} · long chains of {name}, the truth to hold the others against", file=sys.stderr)
+    return find_truth(name, METHODS[name], model or model_for(data, setting, seed), data, steps, seed)
 
 
 def _note(name: str, posterior: Any, data: Dataset, setting: Setting) -> str | None:
