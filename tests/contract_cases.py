@@ -26,6 +26,7 @@ class Case:
     method: pl.Method
     steps: int = 20
     rejects: bool = False  # whether it accepts or rejects, so that one last bit can change a whole draw
+    masks: bool = False  # whether it drops from layers, so that what it climbs is no log joint of any weights
 
 
 # The first case of a method is its plainest; further ones are other code paths of the same method.
@@ -40,8 +41,28 @@ CASES = {
     "Laplace-diagonal": Case(pl.Laplace(structure="diagonal", curvature="mc-fisher", base=pl.MAP(learning_rate=0.02))),
     "Laplace-low-rank": Case(pl.Laplace(structure="low-rank", rank=3, base=pl.MAP(learning_rate=0.02))),
     "Laplace-full": Case(pl.Laplace(structure="full", subset="last-layer", base=pl.MAP(learning_rate=0.02))),
+    "SGLD": Case(pl.SGLD(step_size=2e-3)),
+    "SGLD-preconditioned": Case(pl.SGLD(step_size=1e-4, preconditioned=True, schedule="cosine", thin=2)),
+    "SGHMC": Case(pl.SGHMC(step_size=0.02)),
+    "SGHMC-svrg": Case(pl.SGHMC(step_size=0.02, variance_reduction="svrg")),
+    "SGHMC-saga": Case(pl.SGHMC(step_size=0.02, variance_reduction="saga")),
+    "CyclicalSGMCMC": Case(pl.CyclicalSGMCMC(base=pl.SGHMC(step_size=0.02), cycles=2, exploration=0.5)),
     "HMC": Case(pl.HMC(trajectory_length=0.3, warmup=12), rejects=True),
+    "NUTS": Case(pl.NUTS(max_depth=3, warmup=12), rejects=True),
+    "MALA": Case(pl.MALA(warmup=12), rejects=True),
+    "Metropolis": Case(pl.Metropolis(warmup=12), rejects=True),
     "HMC-full": Case(pl.HMC(mass="full", trajectory_length=0.3, warmup=22), steps=28, rejects=True),
+    "ADVI": Case(pl.ADVI(learning_rate=0.02)),
+    "ADVI-low-rank": Case(pl.ADVI(family="low-rank", rank=3, num_samples=2, learning_rate=0.02)),
+    "ADVI-full": Case(pl.ADVI(family="full", num_samples=2, estimator="sticking-the-landing", learning_rate=0.02)),
+    "ADVI-adaptive": Case(pl.ADVI(optimizer="adaptive"), steps=24),
+    "BayesByBackprop": Case(pl.BayesByBackprop(learning_rate=0.02)),
+    "BayesByBackprop-flipout": Case(pl.BayesByBackprop(estimator="flipout", learning_rate=0.02)),
+    "MCDropout": Case(pl.MCDropout(rate=0.2, base=pl.MAP(learning_rate=0.02)), masks=True),
+    "MCDropout-linear": Case(
+        pl.MCDropout(rate={"2": 0.3}, where="linear", base=pl.MAP(optimizer="adamw", learning_rate=0.02)), masks=True
+    ),
+    "ConcreteDropout": Case(pl.ConcreteDropout(base=pl.MAP(learning_rate=0.02)), masks=True),
 }
 PLAIN = [name for name in CASES if "-" not in name]
 ONE_MODE = [name for name, case in CASES.items() if case.method.unfold()[1] is None]

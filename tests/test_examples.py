@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-PICTURES = {"quickstart": "moons.png", "regression": "regression.png", "pretrained": None}
+PICTURES = {
+    "quickstart": "moons.png",
+    "regression": "regression.png",
+    "pretrained": None,
+    "planets": "planets.png",
+    "planets_constrain": "planets_constrain.png",
+}
 PNG = b"\x89PNG\r\n\x1a\n"
 
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:  # the public names, as editors and type checkers follow them;
     from . import evidence as evidence
     from . import metrics as metrics
     from . import networks as networks
+    from . import plots as plots
     from .core import callbacks as callbacks
     from .core import hyperpriors as hyperpriors
     from .core import likelihoods as likelihoods
@@ -27,8 +28,9 @@ if TYPE_CHECKING:  # the public names, as editors and type checkers follow them;
     from .core.predictive import Predictive
     from .inference.averaging import SWAG, MultiSWAG
     from .inference.laplace import Laplace
-    from .inference.mcmc import HMC
+    from .inference.mcmc import HMC, MALA, NUTS, SGHMC, SGLD, CyclicalSGMCMC, Metropolis
     from .inference.point import MAP, DeepEnsemble
+    from .inference.variational import ADVI, BayesByBackprop, ConcreteDropout, MCDropout
     from .report.comparison import Comparison, compare
 
 __version__ = "0.1.0"
@@ -42,22 +44,33 @@ _MODULES = {
     "likelihoods": "core.likelihoods",
     "metrics": "metrics",
     "networks": "networks",
+    "plots": "plots",
     "posteriors": "core.posteriors",
     "priors": "core.priors",
 }
 _HOMES = {
+    "ADVI": "inference.variational",
     "HMC": "inference.mcmc",
+    "MALA": "inference.mcmc",
+    "NUTS": "inference.mcmc",
     "MAP": "inference.point",
+    "SGHMC": "inference.mcmc",
+    "SGLD": "inference.mcmc",
     "SWAG": "inference.averaging",
+    "BayesByBackprop": "inference.variational",
     "BayesianModel": "core.model",
     "Checkpoint": "core.files.checkpoint",
     "Comparison": "report.comparison",
+    "ConcreteDropout": "inference.variational",
+    "CyclicalSGMCMC": "inference.mcmc",
     "DeepEnsemble": "inference.point",
     "Diagnostics": "core.diagnostics",
     "Evidence": "core.evidence",
     "Laplace": "inference.laplace",
     "LogDensity": "core.density",
+    "MCDropout": "inference.variational",
     "Method": "core.method",
+    "Metropolis": "inference.mcmc",
     "MultiSWAG": "inference.averaging",
     "NotSupported": "core.errors",
     "Posterior": "core.posteriors",
@@ -70,18 +83,28 @@ _HOMES = {
 }
 
 __all__ = [
+    "ADVI",
     "HMC",
+    "MALA",
     "MAP",
+    "NUTS",
+    "SGHMC",
+    "SGLD",
     "SWAG",
+    "BayesByBackprop",
     "BayesianModel",
     "Checkpoint",
     "Comparison",
+    "ConcreteDropout",
+    "CyclicalSGMCMC",
     "DeepEnsemble",
     "Diagnostics",
     "Evidence",
     "Laplace",
     "LogDensity",
+    "MCDropout",
     "Method",
+    "Metropolis",
     "MultiSWAG",
     "NotSupported",
     "Posterior",
@@ -98,6 +121,7 @@ __all__ = [
     "metrics",
     "mixture",
     "networks",
+    "plots",
     "posteriors",
     "priors",
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from . import cli_reproduce, cli_table
+from . import cli_check, cli_reproduce, cli_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -78,6 +78,9 @@ def compare(
     data_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where images lie; by default the folder PLAUSIBLE_DATA names.")
     ] = None,
+    prior: Annotated[
+        str | None, typer.Option(metavar="PRIOR", help='Of the weights, such as "normal(0.5)" or "student-t(5, 1)".')
+    ] = None,
     truth: Annotated[
         str | None,
         typer.Option(
@@ -138,6 +141,7 @@ def compare(
                     epochs=QUICK_EPOCHS if quick else epochs,
                     examples=few if name in pictured else None,
                     data_dir=data_dir if name in pictured else None,
+                    prior=prior,
                     truth=truth,
                     truth_steps=truth_steps,
                 )
@@ -230,7 +234,7 @@ def cite(method: Annotated[str, typer.Argument(help="Such as swag, or SWAG.")]) 
         raise typer.BadParameter(str(error)) from None
 
 
-for command in (cli_table.fit, cli_table.predict, cli_table.show, cli_reproduce.reproduce):
+for command in (cli_table.fit, cli_table.predict, cli_table.show, cli_reproduce.reproduce, cli_check.check):
     app.command()(command)
 
 

@@ -43,6 +43,12 @@ def fit(
     calibrate: Annotated[
         bool, typer.Option(help="Correct how sure predictions are, by cross-fitting; takes longer.")
     ] = True,
+    prior: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PRIOR", help='Such as "normal(0.5)", "student-t(5, 1)" or "hierarchical(laplace, inverse-gamma)".'
+        ),
+    ] = None,
     delimiter: Delimiter = "auto",
     encoding: Encoding = "utf-8",
 ) -> None:
@@ -71,7 +77,7 @@ def fit(
         wanted: Any = None if task == "auto" else task
         fitted = fit_table(
             table, target, method=_method(method), task=wanted, epochs=epochs, test_share=test_share, seed=seed,
-            calibrate=calibrate,
+            calibrate=calibrate, prior=prior,
         )  # fmt: skip
         fitted.save(place)
     _print_lines(shown, description.story(fitted))
@@ -187,6 +193,6 @@ def one_line_errors() -> Iterator[None]:
     """What a user can put right is one line on stderr and exit status 2, as for a wrong option."""
     try:
         yield
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, NotImplementedError) as error:
         typer.echo(f"Error: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(2) from None

@@ -8,6 +8,7 @@ from tests.contract_cases import CASES, blobs, fit, model
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import plausible as pl
+from plausible.core.method import Trajectory
 
 READS = {"aten._local_scalar_dense.default", "aten.item.default", "aten.equal.default", "aten.nonzero.default"}
 MADE_FROM_NUMBERS = {
@@ -34,13 +35,16 @@ class Watch(TorchDispatchMode):
 
 def watch_steps(monkeypatch, method_class) -> Watch:
     watch = Watch()
-    original = method_class.step
 
-    def watched(self, model, state, batch, rng):
-        with watch:
-            return original(self, model, state, batch, rng)
+    def watched(original):
+        def call(self, *args):
+            with watch:
+                return original(self, *args)
 
-    monkeypatch.setattr(method_class, "step", watched)
+        return call
+
+    for name in ("begin", "move", "end") if issubclass(method_class, Trajectory) else ("step",):
+        monkeypatch.setattr(method_class, name, watched(getattr(method_class, name)))
     return watch
 
 

@@ -66,3 +66,20 @@ def test_published_numbers_of_rows_or_columns_that_are_not_run_are_refused():
 def test_the_settings_of_a_row_are_all_of_its_fields_as_json_has_them():
     row = ToyRow(name="a", epochs=3, widths=(4, 5))
     assert row.settings() == {"name": "a", "epochs": 3, "full": True, "offset": 0.0, "widths": [4, 5]}
+
+
+def test_a_score_with_an_aim_is_better_the_nearer_it_is_on_either_side():
+    column = Column(heading="", form=".2f", better="near", meaning="", aim=0.68)
+    assert column.direction == "nearer to 0.68 is better"
+    assert standard_errors_better(Estimate(0.70, 0.01), column, 0.60) == pytest.approx(6.0)  # 0.02 beside 0.08 away
+    assert standard_errors_better(Estimate(0.60, 0.01), column, 0.70) == pytest.approx(-6.0)
+
+
+@pytest.mark.parametrize(("better", "aim"), [("near", None), ("low", 0.5)])
+def test_an_aim_goes_with_near_alone(better, aim):
+    with pytest.raises(ValueError, match='aim goes with better="near"'):
+        Column(heading="", form=".2f", better=better, meaning="", aim=aim)
+
+
+def test_a_description_is_not_said_to_be_better_either_way():
+    assert Column(heading="", form=".2f", better="neither", meaning="").direction == "neither way is better"

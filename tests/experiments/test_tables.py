@@ -8,6 +8,7 @@ from tests.experiments.toy_study import STUDY
 from plausible.experiments import tables
 from plausible.experiments.reproduce import run_rows, write_page
 from plausible.experiments.results import Store
+from plausible.experiments.study import Picture
 
 
 def results(study=STUDY, rows=None):
@@ -75,3 +76,34 @@ def test_the_picture_of_the_same_numbers_is_the_same_file(tmp_path):
 def test_a_page_without_results_says_so(tmp_path):
     page = write_page(STUDY, Store(tmp_path / "results", STUDY), tmp_path / "pages")
     assert "No row has been run yet." in page.read_text()
+
+
+def test_a_score_that_a_row_need_not_have_is_a_dash():
+    optional = replace(STUDY.columns["accuracy"], everywhere=False)
+
+    def run(row, root):
+        found = STUDY.run(row, root)
+        return found if row.name != "b" else replace(found, scores={"nll": found.scores["nll"]})
+
+    study = replace(STUDY, columns={**STUDY.columns, "accuracy": optional}, run=run)
+    found = results(study)
+    assert tables.cells(study, found[1], beside=False) == ["b", "3.000 ± 0.577", "–"]
+    assert tables.cells(study, found[1], beside=True)[-3:] == ["–", "–", "–"]
+    assert printed(study, found).count("accuracy  ") == 2
+
+
+def test_a_study_may_have_pictures_of_its_own_drawn_from_stored_details(tmp_path):
+    def run(row, root):
+        return replace(STUDY.run(row, root), details={"drawn": [row.offset]})
+
+    def draw(found, path):
+        path.write_text(str({name: result.record["details"]["drawn"] for name, result in found.items()}))
+
+    picture = Picture(name="own", caption="Offsets.", needs=("a", "b"), draw=draw)
+    study = replace(STUDY, run=run, pictures=(picture,))
+    store = Store(tmp_path / "results", study)
+    list(run_rows(study, study.rows[:1], store))
+    assert "toy-own.png" not in write_page(study, store, tmp_path).read_text()
+    list(run_rows(study, study.rows[:2], store))
+    assert "![Offsets.](toy-own.png)" in write_page(study, store, tmp_path).read_text()
+    assert (tmp_path / "toy-own.png").read_text() == "{'a': [0.0], 'b': [1.0]}"

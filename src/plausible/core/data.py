@@ -106,14 +106,18 @@ class Resident(Source):
         weights[:real] = self.num_data / real
         return weights.to(self.device)
 
-    def indices(self, step: int) -> tuple[Tensor, Tensor]:
-        """Which examples a step takes, and their weights before the user's own."""
-        epoch, place = divmod(step, self.steps_per_epoch)
+    def order(self, epoch: int) -> Tensor:
+        """All examples of an epoch, in batches that are filled up."""
         if epoch != self._epoch:
             order = permutation(self.size, self.seed, ORDER, epoch)
             missing = self.steps_per_epoch * self.batch_size - self.size
             self._epoch, self._order = epoch, torch.cat([order, order[:missing]]).to(self.device)
-        chosen = self._order[place * self.batch_size : (place + 1) * self.batch_size]
+        return self._order
+
+    def indices(self, step: int) -> tuple[Tensor, Tensor]:
+        """Which examples a step takes, and their weights before the user's own."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        chosen = self.order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
         return chosen, self._ragged if place == self.steps_per_epoch - 1 else self._even
 
     def batch(self, step: int) -> InternalBatch:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import thermometers
 from .likelihoods import Categorical
 
 MOST_SCALARS = 2000  # of a network's weights, evenly spread: enough to see a chain that does not mix
@@ -177,17 +178,24 @@ def _verdict(chains: Sequence[Any], table: dict[str, dict[str, float]], length: 
     if fewest < 100 * len(chains):
         messages.append(f"few independent draws ({fewest:.0f}, where 100 a chain are advised): run longer")
     told, fine = _of_statistics(chains, length)
-    return Diagnostics(messages=(*messages, *told), table=table, ok=ok and fine)
+    warmth = thermometers.readings(_noted(chains, length))
+    said, warm = thermometers.judged(warmth)
+    return Diagnostics(messages=(*messages, *told, *said), table={**table, **warmth}, ok=ok and fine and warm)
+
+
+def _noted(chains: Sequence[Any], length: int) -> dict[str, Tensor]:
+    """What all chains noted of every draw, (C, K) each."""
+    return {
+        k: torch.stack([c.statistics[k][:length].reshape(length) for c in chains])
+        for k in chains[0].statistics
+        if all(k in c.statistics and c.statistics[k].numel() == len(c) for c in chains)
+    }
 
 
 def _of_statistics(chains: Sequence[Any], length: int) -> tuple[list[str], bool]:
     """What the samplers noted beside their draws, in words, and whether nothing of it speaks against them."""
     messages, ok = [], True
-    noted = {
-        k: torch.stack([c.statistics[k][:length].reshape(length) for c in chains])
-        for k in chains[0].statistics
-        if all(k in c.statistics and c.statistics[k].numel() == len(c) for c in chains)
-    }
+    noted = _noted(chains, length)
     if "divergent" in noted and bool(noted["divergent"].any()):
         ok = False
         count = int(noted["divergent"].sum())

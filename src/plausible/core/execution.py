@@ -24,6 +24,7 @@ from .capture import Captured
 from .compilation import compiled
 from .method import Method, Trajectory
 from .model import BayesianModel
+from .starts import refuse_start
 from .target import Batch, Target
 from .walk import Walker
 
@@ -162,6 +163,8 @@ class Execution:
         """Move every mode one step on; returns what the method shows, stacked over modes."""
         self.step_number.fill_(step)
         if self._steppers is None:
+            if step == 0:
+                self._look_first(batch)
             self._steppers = self._prepare(batch)
         shown = []
         for lane, stepper in enumerate(self._steppers):
@@ -172,6 +175,22 @@ class Execution:
                 self.lanes[lane], info = stepper(self.lanes[lane], key, self.step_number, numbers, own)
             shown.append(info)
         return shown[0] if self.plan.vectorised else tree.stack(shown)
+
+    def _look_first(self, batch: Batch) -> None:
+        """Let the method see the first batch; a start that it cannot leave is an error of the user's."""
+        if type(self.method).prepared is Method.prepared:
+            return
+
+        def one(state: Tree, numbers: dict[str, Tensor], own: Batch) -> Tree:
+            return self.with_numbers(numbers).prepared(self.model, state, own)
+
+        look = self.over_modes(one, (0, self.numbers_dim, self.batch_dim))
+        for lane, state in enumerate(self.lanes):
+            numbers = self.numbers if self.plan.vectorised else {k: v[lane] for k, v in self.numbers.items()}
+            own = _mode_of(batch, lane) if self.per_mode_batch and not self.plan.vectorised else batch
+            tree.copy_into(state, look(state, numbers, own))
+        for mode in range(self.modes):
+            refuse_start(mode, self.state(mode))
 
     def _ambient(self, lane: int, step: int) -> Any:
         """What a network that is not a pure function gets: its own buffers, and a generator seeded per (mode, step)."""
@@ -184,7 +203,7 @@ class Execution:
     def _prepare(self, batch: Batch) -> list[Callable[..., Any]]:
         """Decide how steps are run, and check the fast way against the plain one on a copy of the first step."""
         plain = self._lifted(self.one)
-        if isinstance(self.method, Trajectory) and (self.plan.captured or self.plan.compiled):
+        if isinstance(self.method, Trajectory):
             return [Walker(self) for _ in self.lanes]
         if self.plan.captured:
             return [Captured(plain) for _ in self.lanes]
@@ -206,8 +225,9 @@ class Execution:
         if not self.plan.vectorised:
             return
         try:
+            trial = Walker(self).tried if isinstance(self.method, Trajectory) else self._lifted(self.one)
             with slow_vmap_is_an_error():
-                self._lifted(self.one)(*self._arguments(batch))
+                trial(*self._arguments(batch))
         except (RuntimeError, NotImplementedError, TypeError, ValueError, UserWarning) as error:
             log.warning("modes run one after another, since this network cannot be vectorised: %s", _first_line(error))
             states = [tree.clone(self.state(m)) for m in range(self.modes)]
@@ -245,6 +265,15 @@ class Execution:
             new = self._each_lane(lambda method, state: method.adapt(self.model, state, step), lane)
             tree.copy_into(self.lanes[lane], new)
         self.replan()
+
+    def gather(self, batch: Batch, first: bool) -> None:
+        """Let the method see a batch of a sweep in every mode."""
+        call = lambda state, numbers, own: self.with_numbers(numbers).gather(self.model, state, own, first)  # noqa: E731
+        lifted = self.over_modes(call, (0, self.numbers_dim, self.batch_dim))
+        for lane in range(len(self.lanes)):
+            numbers = self.numbers if self.plan.vectorised else {k: v[lane] for k, v in self.numbers.items()}
+            own = _mode_of(batch, lane) if self.per_mode_batch and not self.plan.vectorised else batch
+            tree.copy_into(self.lanes[lane], lifted(self.lanes[lane], numbers, own))
 
     def replan(self) -> None:
         """Let the method read Python numbers from the states."""

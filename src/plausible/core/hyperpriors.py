@@ -38,6 +38,11 @@ class Hyperprior(ABC):
     def start(self) -> float:
         """The natural value where a run starts: the mode of the density of log s."""
 
+    @property
+    def median(self) -> float | None:
+        """Half of the mass is below it; None where the density is improper."""
+        return None
+
     @abstractmethod
     def sample(
         self,
@@ -72,6 +77,10 @@ class HalfNormal(Hyperprior):
     def start(self) -> float:
         return float(self.scale)
 
+    @property
+    def median(self) -> float:
+        return self.scale * math.sqrt(2) * float(torch.erfinv(torch.tensor(0.5, dtype=torch.float64)))
+
     def sample(self, shape, generator=None, *, dtype=None, device=None) -> Tensor:
         draws = torch.randn(tuple(shape), generator=generator, dtype=torch.float64).abs() * self.scale
         return _moved(draws, dtype, device)
@@ -93,6 +102,10 @@ class HalfCauchy(Hyperprior):
 
     @property
     def start(self) -> float:
+        return float(self.scale)
+
+    @property
+    def median(self) -> float:
         return float(self.scale)
 
     def sample(self, shape, generator=None, *, dtype=None, device=None) -> Tensor:
@@ -119,6 +132,10 @@ class LogNormal(Hyperprior):
 
     @property
     def start(self) -> float:
+        return math.exp(self.loc)
+
+    @property
+    def median(self) -> float:
         return math.exp(self.loc)
 
     def sample(self, shape, generator=None, *, dtype=None, device=None) -> Tensor:
@@ -149,6 +166,12 @@ class InverseGamma(Hyperprior):
     @property
     def start(self) -> float:
         return math.sqrt(self.rate / self.concentration)
+
+    @property
+    def median(self) -> float:
+        from scipy.special import gammaincinv  # not with the library: it takes a quarter of a second
+
+        return math.sqrt(self.rate / float(gammaincinv(self.concentration, 0.5)))
 
     def sample(self, shape, generator=None, *, dtype=None, device=None) -> Tensor:
         concentration = torch.full(tuple(shape), float(self.concentration), dtype=torch.float64)

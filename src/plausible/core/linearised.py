@@ -53,12 +53,12 @@ class LinearisedRun:
         self.centre, self.bank = posterior.mean, statistics_at_the_mean(posterior)
 
     def draw(self, low: int, high: int) -> tuple[Weights, Weights]:
-        """Deviations of the weights from the mean, and the unconstrained hyperparameters, of draws low to high."""
+        """Deviations from the mean of what the outputs depend on, and the unconstrained noise, of draws low to high."""
         indices = self.stratum.indices[low:high]
         deviations = from_vector(self.posterior.deviations(indices, self.stratum.seed), self.posterior.free)
-        points = {k: self.centre[k].expand(len(indices), *self.centre[k].shape) for k in self.model.hyperpriors}
-        noise = {k: p + deviations.pop(k) if k in deviations else p for k, p in points.items()}
-        return deviations, noise
+        points = {k: self.centre[k].expand(len(indices), *self.centre[k].shape) for k in self.model.belief.noise}
+        noise = {k: p + deviations[k] if k in deviations else p for k, p in points.items()}
+        return {k: d for k, d in deviations.items() if k in self.model.output_names}, noise
 
     def forward(self, deviations: Weights, low: int, high: int, inputs: Any, answer: Tensor) -> None:
         """Fill `answer` (draws, examples, ...)."""
@@ -167,7 +167,7 @@ def output_moments(posterior: Gaussian, x: Any, memory: int) -> tuple[Tensor, Te
     """
     model: BayesianModel = posterior.model
     bank, device, examples = statistics_at_the_mean(posterior), posterior.device, batches.length(x)
-    weights = {k: w for k, w in posterior.free.items() if k in model.weight_names}
+    weights = {k: w for k, w in posterior.free.items() if k in model.output_names}
     others = _others(model, posterior.mean, weights)
 
     def means(inputs: Any) -> Tensor:
@@ -199,8 +199,8 @@ def output_moments(posterior: Gaussian, x: Any, memory: int) -> tuple[Tensor, Te
 
 
 def _others(model: BayesianModel, mean: Weights, weights: Weights) -> Weights:
-    """The weights that do not vary."""
-    return {k: mean[k] for k in model.weight_names if k not in weights}
+    """What the outputs depend on and does not vary."""
+    return {k: mean[k] for k in model.output_names if k not in weights}
 
 
 def _slopes(

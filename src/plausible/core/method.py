@@ -54,6 +54,10 @@ class Method(ABC):
     def init(self, model: Any, params: Weights) -> dict[str, Tree]:
         """The state before the first step."""
 
+    def prepared(self, model: Any, state: dict[str, Tree], batch: Batch) -> dict[str, Tree]:
+        """The state after a look at the first batch, before the first step; "log_joint" in it must be finite."""
+        return state
+
     @abstractmethod
     def step(
         self, model: Any, state: dict[str, Tree], batch: Batch, rng: Keys
@@ -101,6 +105,21 @@ class Method(ABC):
         """This method with Python numbers read from the (stacked) state, such as how long a loop must be."""
         return self
 
+    # --- for methods that look at all data now and then ---
+
+    @property
+    def fixed_batches(self) -> bool:
+        """Whether batches are those of a fixed partition, picked with replacement; each is then a `Placed`."""
+        return False
+
+    def swept_steps(self, num_steps: int) -> Sequence[int]:
+        """Before which steps `gather` is called with every batch of a sweep over the data."""
+        return ()
+
+    def gather(self, model: Any, state: dict[str, Tree], batch: Any, first: bool) -> dict[str, Tree]:
+        """The state after one more batch of a sweep, the `first` of which begins anew. Run on every mode."""
+        return state
+
     def numbers(self) -> dict[str, float]:
         """Its hyperparameters that are numbers, which may differ between the runs of one `fit_many`."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
@@ -119,11 +138,18 @@ class Trajectory(Method):
     @property
     @abstractmethod
     def num_moves(self) -> int:
-        """How often the move is made."""
+        """How often the move is made, at most."""
+
+    def unfinished(self, walk: dict[str, Tree]) -> Tensor | None:
+        """Whether a walk goes on; None if the number of moves is known.
+
+        A finished walk stands still: whatever is noted of it stays as it is, however many moves more the others make.
+        """
+        return None
 
     @abstractmethod
     def begin(self, model: Any, state: dict[str, Tree], batch: Batch, rng: Keys) -> dict[str, Tree]:
-        """Set out: the walk, a tree of tensors with the point under "params"."""
+        """Set out: the walk, a tree of tensors with a "slope" and a "log_joint" in it."""
 
     @abstractmethod
     def move(self, model: Any, walk: dict[str, Tree], batch: Batch) -> dict[str, Tree]:
@@ -138,7 +164,7 @@ class Trajectory(Method):
     def step(
         self, model: Any, state: dict[str, Tree], batch: Batch, rng: Keys
     ) -> tuple[dict[str, Tree], dict[str, Tensor]]:
-        """Begin, move, end."""
+        """Begin, move, end. `fit` does the same with a fast move, and stops when all walks are finished."""
         walk = self.begin(model, state, batch, rng)
         for _ in range(self.num_moves):
             walk = self.move(model, walk, batch)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import biject_to
 
 from ..weights.algebra import Weights, under_vmap
 from ..weights.network import Network
-from ..weights.rng import Keys, generator
+from ..weights.rng import Keys
 from . import batch as batches
-from .prior_groups import Patterns, choose, group
+from .belief import Belief
+from .normal_prior import FixedNormal
+from .prior_groups import Patterns, choose
 from .priors import Normal
 from .target import Batch, Target
-from .unknowns import bind, unknowns
+from .unknowns import bind
 
 PRECISIONS = {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}
 # float16 holds nothing above 65,504, and whole-data slopes are N / B times those of a mean loss: differentiate at this
@@ -32,7 +32,8 @@ class BayesianModel(Target):
     """What is believed about a network before the data: p(y | x, w) p(w).
 
     The unknowns are one dictionary: the network's weights under their own names, `likelihood.scale` and the like for
-    unknown noise, `prior.scale` for unknown prior scales. All are unconstrained; `constrain` gives natural values.
+    unknown noise, `prior.scale` and the like for unknown prior scales. All are unconstrained, and for priors with unknown
+    scales s that are kept non-centred a weight's entry is z = w / s; `constrain` gives natural values.
 
     Args:
         network: Any module. It is copied, never modified.
@@ -46,6 +47,9 @@ class BayesianModel(Target):
 
     training = False  # bound by `fit`: which mode the network runs in
     precision: str | None = None  # bound by `fit`
+    # Bound by `fit` for methods that look for a highest point: of the density of w, also where params hold z = w / s. That of
+    # z would depend on how the model is written, and prefers huge scales.
+    seeks_mode = False
     buffers: Mapping[str, Tensor] | None = None  # bound by whoever has statistics that belong to the weights
     # Bound by methods that change what layers do (drop inputs, add noise to outputs): called with the weights of a pass and its
     # keys, gives the context, a `TorchFunctionMode`, that the pass runs in.
@@ -94,37 +98,13 @@ class BayesianModel(Target):
         return new
 
     def _take(self, prior: Any) -> None:
-        noise = {f"likelihood.{k}": h for k, h in unknowns(self.likelihood).items()}
-        self.groups = group(prior, self.weight_names, noise)
-        self.hyperpriors = {**noise, **{k: h for g in self.groups for k, h in g.unknowns().items()}}
-        joint = {n for g in self.groups if g.joint for n in g.names}
-        self._free = {k: h for k, h in self.hyperpriors.items() if k not in joint}
-        self._transforms = {k: biject_to(h.constraint) for k, h in self.hyperpriors.items()}
+        self.belief = Belief(prior, self.likelihood, self.network, self.weight_names)
+        self.groups, self.hyperpriors = self.belief.groups, self.belief.hyperpriors
+        self._transforms, self._start = self.belief.transforms, self.belief.start
         self._scored = not self.hyperpriors and all(
             not g.joint and getattr(g.prior, "score", None) is not None for g in self.groups
         )
-        self._start = {k: self.network.parameters[k] for k in self.weight_names}
-        self._precisions = self._fixed_precisions()
-        self._placed_precisions: dict[torch.device, tuple[Tensor, float]] = {}
-        self._placed_posteriors: dict[torch.device, Any] = {}
-        like = next(iter(self._start.values()))
-        for k, h in self.hyperpriors.items():
-            natural = torch.as_tensor(h.start, dtype=like.dtype, device=like.device)
-            self._start[k] = self._transforms[k].inv(natural)
-
-    def _fixed_precisions(self) -> dict[str, float] | None:
-        """1 / scale² by weight, where all priors are normal with numbers for scales and all weights have one dtype."""
-        found: dict[str, float] = {}
-        if not self._scored or len({w.dtype for w in self._start.values()}) > 1:
-            return None
-        for g in self.groups:
-            fixed = getattr(g.prior, "fixed_precision", None)
-            for k in g.names:
-                value = fixed(self._start[k].shape) if callable(fixed) else None
-                if value is None:
-                    return None
-                found[k] = value
-        return {k: found[k] for k in self.weight_names}
+        self._normal = FixedNormal.of(self.groups, self._start, self.weight_names) if self._scored else None
 
     # --- the unknowns ---
 
@@ -139,12 +119,13 @@ class BayesianModel(Target):
         if seed is None:
             return params
         fresh, missed = self.network.reinitialised(seed)
-        params.update({k: fresh[k] for k in self.weight_names})
+        start = self.belief.hyperparameters(params)
+        params = self.belief.unconstrain({**start, **{k: fresh[k] for k in self.weight_names}})
         lost = [k for k in self.random_valued(missed)]
         if lost:
             drawn = self.sample_prior(1, seed=seed)
             params.update({k: drawn[k][0] for k in lost})
-        return params
+        return {k: params[k] for k in self._start}
 
     def random_valued(self, names: list[str] | None = None) -> list[str]:
         """Random weights that no `reset_parameters` reaches and that are not constant (as zeros or ones would be)."""
@@ -154,15 +135,26 @@ class BayesianModel(Target):
         return [k for k in names if k in self.weight_names and bool((values[k] != values[k].flatten()[0]).any())]
 
     def constrain(self, params: Mapping[str, Tensor]) -> Weights:
-        """Natural values: scales become positive, weights stay."""
-        return {k: self._transforms[k](v) if k in self._transforms else v for k, v in params.items()}
+        """Natural values: scales become positive, weights are multiplied by what they are multiples of."""
+        return self.belief.constrain(params)
+
+    def unconstrain(self, natural: Mapping[str, Tensor]) -> Weights:
+        """The inverse of `constrain`."""
+        return self.belief.unconstrain(natural)
 
     def log_jacobian(self, params: Mapping[str, Tensor]) -> Tensor | float:
         """log |∂ natural / ∂ unconstrained|, summed."""
-        total: Tensor | float = 0.0
-        for k in self._free:
-            total = total + self._transforms[k].log_abs_det_jacobian(params[k], self._transforms[k](params[k])).sum()
-        return total
+        natural = self.belief.hyperparameters(params)
+        return self.belief.log_transforms(params, natural) + self.belief.log_scales(natural)
+
+    def natural_weights(self, params: Mapping[str, Tensor]) -> Weights:
+        """The network's random weights as it takes them; `params` may lack what has nothing to do with them."""
+        return self.belief.weights(params)
+
+    @property
+    def output_names(self) -> list[str]:
+        """The unknowns that the network's outputs depend on: its weights, and scales that they are multiples of."""
+        return self.belief.output_names
 
     @property
     def dtype(self) -> torch.dtype:
@@ -172,12 +164,12 @@ class BayesianModel(Target):
     # --- the log joint ---
 
     def _bound_likelihood(self, natural: Mapping[str, Tensor]) -> Any:
-        values = {k.removeprefix("likelihood."): v for k, v in natural.items() if k.startswith("likelihood.")}
+        values = {k.removeprefix("likelihood."): v for k, v in natural.items()}
         return bind(self.likelihood, values) if values else self.likelihood
 
     def outputs(self, params: Mapping[str, Tensor], inputs: Any, key: Tensor | None = None) -> Tensor:
         """What the network says, in the mode and precision that this model is bound to."""
-        weights = {k: params[k] for k in self.weight_names}
+        weights = self.natural_weights(params)
         rng = None if key is None else Keys(key, key[0] * 0)
         dtype = PRECISIONS[self.precision]
         device = next(iter(weights.values())).device
@@ -198,26 +190,24 @@ class BayesianModel(Target):
         self, params: Mapping[str, Tensor], batch: Batch, key: Tensor | None = None
     ) -> Tensor:
         inputs, targets, weights = batch
-        likelihood = self._bound_likelihood(self.constrain({k: params[k] for k in self.hyperpriors}))
+        likelihood = self._bound_likelihood(self.constrain({k: params[k] for k in self.belief.noise}))
         values = likelihood.log_prob(self.outputs(params, inputs, key), targets)
         return values if weights is None else values * weights
 
     def log_prior(self, params: Mapping[str, Tensor]) -> Tensor:
         """log p(w) of the natural values, hyperpriors included, the Jacobian not."""
         self._check_names(params)
-        natural = self.constrain(params)
-        total: Any = 0.0
-        for k, hyperprior in self._free.items():
-            total = total + hyperprior.log_prob(natural[k]).sum()
-        for g in self.groups:
-            if g.joint:
-                prior = self._posterior_on(next(iter(params.values())).device, g.prior)
-                total = total + prior.log_prob({k: params[k] for k in g.names})
-                continue
-            prior = bind(g.prior, {k.rpartition(".")[2]: natural[k] for k in g.unknowns()}) if g.unknowns() else g.prior
-            for name in g.names:
-                total = total + prior.log_prob(params[name]).sum()
-        return total
+        natural = self.belief.hyperparameters(params)
+        return self.belief.log_params(params, natural) - self.belief.log_scales(natural)
+
+    def _tempered_prior(self, params: Mapping[str, Tensor]) -> Tensor:
+        """log p(w) / T + log |Jacobian|. Where params hold z, Σ log s is in both with opposite signs: added up by hand."""
+        natural = self.belief.hyperparameters(params)
+        value = self.belief.log_params(params, natural) / self.temperature
+        share = (0.0 if self.seeks_mode else 1.0) - 1.0 / self.temperature
+        if share != 0.0 and self.belief.non_centred:
+            value = value + share * self.belief.log_scales(natural)
+        return value + self.belief.log_transforms(params, natural)
 
     def _read(self, params: Mapping[str, Tensor], batch: Any) -> tuple[Batch, float | Tensor]:
         inputs, targets, weights = batches.split(batch, self.batch_rule)
@@ -244,7 +234,7 @@ class BayesianModel(Target):
             raise ValueError("log_joint is on the scale of the whole data, so it must be told num_data=N")
         read, size = self._read(params, batch)
         likelihood = self._weighted_log_likelihoods(params, read).sum() * (total / size)
-        return (likelihood + self.log_prior(params)) / self.temperature + self.log_jacobian(params)
+        return likelihood / self.temperature + self._tempered_prior(params)
 
     def slope(self, params: Mapping[str, Tensor], batch: Any, num_data: float | None = None) -> tuple[Tensor, Weights]:
         """The log joint and its gradient in every unknown."""
@@ -267,14 +257,14 @@ class BayesianModel(Target):
         value = value / self.temperature if self.temperature != 1.0 else value
         if self._scored:
             return value
-        return value + self.log_prior(params) / self.temperature + self.log_jacobian(params)
+        return value + self._tempered_prior(params)
 
     def add_remainder(self, value: Tensor, params: Mapping[str, Tensor], slopes: Weights) -> tuple[Tensor, Weights]:
         """Add the log prior and its score, where every prior has a formula for it."""
         if not self._scored:
             return value, slopes
-        if self._precisions is not None and not under_vmap():
-            return self._add_normal_prior(value, params, slopes)
+        if self._normal is not None and not under_vmap():
+            return self._normal.add(value, params, slopes, self.temperature)
         total: Any = 0.0
         for g in self.groups:
             for k in g.names:
@@ -282,55 +272,18 @@ class BayesianModel(Target):
                 slopes[k] = slopes[k] + g.prior.score(params[k]) / self.temperature
         return value + total / self.temperature, slopes
 
-    def _add_normal_prior(self, value: Tensor, params: Mapping[str, Tensor], slopes: Weights) -> tuple[Tensor, Weights]:
-        """Normal priors of fixed scales, for all weights in a few multi-tensor kernels and no pass to spare."""
-        weights = [params[k] for k in self.weight_names]
-        norms = torch.stack(torch._foreach_norm(weights))
-        precisions, constant = self._precisions_on(norms)
-        value = value + (constant - 0.5 * torch.dot(precisions, norms * norms)) / self.temperature
-        pulls = [-p / self.temperature for p in self._precisions.values()]  # type: ignore[union-attr]
-        own = [slopes[k] for k in self.weight_names]
-        if len(set(pulls)) == 1:
-            torch._foreach_add_(own, weights, alpha=pulls[0])
-        else:
-            torch._foreach_add_(own, torch._foreach_mul(weights, pulls))
-        return value, slopes
-
     def place_constants(self, device: torch.device) -> None:
-        """The precisions of fixed normal priors, and a posterior that is the prior."""
-        for g in self.groups:
-            if g.joint:
-                self._posterior_on(device, g.prior)
-        if self._precisions is not None:
-            self._precisions_on(torch.empty(0, dtype=self.dtype, device=device))
-
-    def _posterior_on(self, device: torch.device, prior: Any) -> Any:
-        """Yesterday's posterior where today's weights are: a loaded one is on the CPU."""
-        if device not in self._placed_posteriors:
-            self._placed_posteriors[device] = prior if prior.device == device else prior.to(device)
-        return self._placed_posteriors[device]
-
-    def _precisions_on(self, like: Tensor) -> tuple[Tensor, float]:
-        if like.device not in self._placed_precisions:
-            assert self._precisions is not None
-            constant = sum(
-                0.5 * self._start[k].numel() * (math.log(p) - math.log(2 * math.pi))
-                for k, p in self._precisions.items()
-            )
-            values = torch.tensor(list(self._precisions.values()), dtype=like.dtype, device=like.device)
-            self._placed_precisions[like.device] = (values, constant)
-        return self._placed_precisions[like.device]
+        """The precisions of fixed normal priors, and what other priors keep."""
+        self.belief.place_constants(device)
+        if self._normal is not None:
+            self._normal.on(torch.empty(0, dtype=self.dtype, device=device))
 
     def prior_slope(self, params: Mapping[str, Tensor]) -> Weights:
         """The gradient of everything in the log joint but the likelihood."""
         if self._scored:
             zeros = {k: torch.zeros_like(w) for k, w in params.items()}
             return self.add_remainder(torch.zeros_like(next(iter(params.values())).sum()), params, zeros)[1]
-
-        def rest(p: Mapping[str, Tensor]) -> Tensor:
-            return self.log_prior(p) / self.temperature + self.log_jacobian(p)
-
-        return torch.func.grad(rest)(dict(params))
+        return torch.func.grad(self._tempered_prior)(dict(params))
 
     @property
     def gradient_scale(self) -> float:
@@ -351,24 +304,7 @@ class BayesianModel(Target):
 
     def sample_prior(self, n: int, seed: int = 0) -> Weights:
         """n draws of all unknowns (unconstrained) from the prior, with a leading axis n."""
-        rng = generator(seed, 0x7072696F72)
-        drawn: Weights = {}
-        natural: Weights = {}
-        for k, hyperprior in self._free.items():
-            like = self._start[k]
-            natural[k] = hyperprior.sample((n, *like.shape), rng, dtype=like.dtype, device=like.device)
-            drawn[k] = self._transforms[k].inv(natural[k])
-        for g in self.groups:
-            if g.joint:
-                drawn.update(g.prior.sample(n, seed=seed))
-                continue
-            for name in g.names:
-                own = {k.rpartition(".")[2]: natural[k] for k in g.unknowns()}
-                rows = [
-                    bind(g.prior, {k: v[i] for k, v in own.items()}).sample(self._start[name], rng) for i in range(n)
-                ]
-                drawn[name] = torch.stack(rows)
-        return {k: drawn[k] for k in self._start}
+        return self.belief.sample(n, seed)
 
     def prior_predictive(self, x: Any, n: int = 64, seed: int = 0) -> Any:
         """What the prior alone predicts: the average over n draws of the weights."""

@@ -15,6 +15,7 @@ from ..weights import tree
 from ..weights.algebra import Weights, size, slow_vmap_is_an_error
 from ..weights.rng import forked
 from . import batch as batches
+from .dropout_run import DropoutRun
 from .errors import NotSupported
 from .execution import GPU_VMAP_WEIGHTS
 from .footprint import Footprint
@@ -22,6 +23,7 @@ from .likelihoods import Bernoulli, Categorical
 from .linearised import LinearisedRun, output_moments, probit
 from .model import BayesianModel
 from .posteriors.delta import Delta
+from .posteriors.dropout import Dropout
 from .posteriors.gaussian import Gaussian
 from .posteriors.posterior import Posterior, Stratum
 from .predictive import Predictive
@@ -125,7 +127,7 @@ def _average(
 
 def _way(
     posterior: Posterior, stratum: Stratum, linearised: bool | None, link: str | None
-) -> SampledRun | LinearisedRun:
+) -> SampledRun | LinearisedRun | DropoutRun:
     """How a stratum's draws run: as told, else as the posterior, or this component of it, does by default."""
     own = stratum.posterior
     if linearised is None:
@@ -133,7 +135,9 @@ def _way(
     if link is not None and not linearised:
         raise ValueError(f"link={link!r} is of the linearised network's outputs; add linearised=True")
     # A point has no deviations: the linearised network is the network.
-    return LinearisedRun(stratum) if linearised and not isinstance(own, Delta) else SampledRun(stratum)
+    if linearised and not isinstance(own, Delta):
+        return LinearisedRun(stratum)
+    return DropoutRun(stratum) if isinstance(own, Dropout) else SampledRun(stratum)
 
 
 def _probit(stratum: Stratum, outputs: Tensor, x: Any, memory: int, total: int) -> Tensor:
@@ -162,9 +166,9 @@ class SampledRun:
         return tree.to(self.model.start, self.stratum.posterior.device)
 
     def draw(self, low: int, high: int) -> tuple[Weights, Weights]:
-        """Draws low to high of the weights and of the hyperparameters, unconstrained."""
+        """Draws low to high of all unknowns and of the noise parameters among them, unconstrained."""
         params = self.stratum.posterior.draw(self.stratum.indices[low:high], self.stratum.seed)
-        return params, {k: v for k, v in params.items() if k in self.model.hyperpriors}
+        return params, {k: v for k, v in params.items() if k in self.model.belief.noise}
 
     def forward(self, params: Weights, low: int, high: int, inputs: Any, answer: Tensor) -> None:
         """Fill `answer` (draws, examples, ...)."""
@@ -181,7 +185,9 @@ class SampledRun:
             answer[i] = _one(self.model, tree.unstack(params, i), own, inputs)
 
 
-def _run(run: SampledRun | LinearisedRun, stratum: Stratum, x: Any, memory: int, total: int) -> tuple[Tensor, Weights]:
+def _run(
+    run: SampledRun | LinearisedRun | DropoutRun, stratum: Stratum, x: Any, memory: int, total: int
+) -> tuple[Tensor, Weights]:
     """Outputs (S, N, ...) of one stratum's draws, and their natural noise parameters."""
     model, device, examples, count = run.model, stratum.posterior.device, batches.length(x), len(stratum.indices)
     few = batches.place(batches.rows(x, slice(0, 1)), device)
@@ -201,7 +207,8 @@ def _run(run: SampledRun | LinearisedRun, stratum: Stratum, x: Any, memory: int,
             f"budget of {memory:,}; predict fewer inputs at a time, draw fewer samples or raise memory="
         )
     together = drawn if run.vectorised else 1
-    rows = _rows(device, peak * together, examples, memory - held - drawn * tree.num_bytes(model.start))
+    sets = 1 if isinstance(run, DropoutRun) else drawn
+    rows = _rows(device, peak * together, examples, memory - held - sets * tree.num_bytes(model.start))
     answer = torch.empty((count, examples, *probe.shape[1:]), dtype=probe.dtype, device=device)
     noise: list[Weights] = []
     with torch.no_grad():
@@ -270,8 +277,10 @@ def _copies(stratum: Stratum) -> int:
     return 2 if stratum.posterior.finite else DRAWING
 
 
-def _draws(run: SampledRun | LinearisedRun, stratum: Stratum, peak: int, memory: int) -> int:
+def _draws(run: SampledRun | LinearisedRun | DropoutRun, stratum: Stratum, peak: int, memory: int) -> int:
     """How many draws to make (and, where they are vectorised, to run) at a time."""
+    if isinstance(run, DropoutRun):  # a draw is masks, and masks are activations
+        return min(len(stratum.indices), memory // (LIVE * peak))
     weights, count = tree.num_bytes(run.model.start), len(stratum.indices)
     while_drawing = memory // (_copies(stratum) * weights)
     if run.vectorised:

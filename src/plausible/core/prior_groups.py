@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from .unknowns import unknowns
+from torch import Tensor
+
+from .priors.scaled import Factor, Place, Rescaled, ScaledPrior
+from .unknowns import bind, unknowns
 
 Patterns = str | Iterable[str] | Callable[[str], bool]
 
@@ -20,11 +23,51 @@ class PriorGroup:
     prior: Any
     names: tuple[str, ...]
     joint: bool = False  # a posterior as a prior: one density of all its unknowns together
+    factors: Mapping[str, tuple[Factor, ...]] = field(default_factory=dict)  # of a scaled prior, by weight
 
     def unknowns(self) -> dict[str, Any]:
-        """The prior's own unknowns under their full names."""
-        middle = f"{self.label}." if self.label else ""
-        return {} if self.joint else {f"prior.{middle}{field}": h for field, h in unknowns(self.prior).items()}
+        """The hyperpriors of the prior's own unknowns under their full names."""
+        if self.joint:
+            return {}
+        if self.factors:
+            return {self._full(f.name): f.hyperprior for own in self.factors.values() for f in own}
+        return {self._full(name): h for name, h in unknowns(self.prior).items()}
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes of those that are not single numbers."""
+        return {self._full(f.name): f.shape for own in self.factors.values() for f in own}
+
+    @property
+    def non_centred(self) -> bool:
+        """Whether `params` hold z instead of w = s · z."""
+        return bool(self.factors) and not self.prior.centred
+
+    def scale(self, name: str, natural: Mapping[str, Tensor]) -> Tensor:
+        """What multiplies a weight of a scaled prior, in a shape that broadcasts against it."""
+        first, *rest = [f.seen(natural[self._full(f.name)]) for f in self.factors[name]]
+        for other in rest:
+            first = first * other
+        return first
+
+    def log_scale(self, name: str, natural: Mapping[str, Tensor], size: int) -> Tensor:
+        """Σ log s over the `size` entries of a weight: log |∂w / ∂z|."""
+        parts = [natural[self._full(f.name)].log().sum() * (size // f.size) for f in self.factors[name]]
+        return sum(parts[1:], parts[0])
+
+    def scales_of(self, name: str) -> list[str]:
+        """The unknowns that multiply a weight."""
+        return [self._full(f.name) for f in self.factors.get(name, ())]
+
+    def density(self, name: str, natural: Mapping[str, Tensor]) -> Any:
+        """The prior of `params[name]`, given the values of the prior's own unknowns."""
+        if self.factors:
+            standard = self.prior.standard
+            return standard if self.non_centred else Rescaled(standard, self.scale(name, natural))
+        own = self.unknowns()
+        return bind(self.prior, {k.rpartition(".")[2]: natural[k] for k in own}) if own else self.prior
+
+    def _full(self, name: str) -> str:
+        return f"prior.{self.label}.{name}" if self.label else f"prior.{name}"
 
 
 def matches(name: str, patterns: Patterns) -> bool:
@@ -46,14 +89,13 @@ def choose(names: Iterable[str], patterns: Patterns, what: str = "parameters") -
     return chosen
 
 
-def group(prior: Any, names: list[str], extra: Iterable[str] = ()) -> list[PriorGroup]:
-    """Divide the weights `names` (and, for a posterior, also `extra` unknowns) among the priors that were given."""
+def group(prior: Any, places: Mapping[str, Place], extra: Iterable[str] = ()) -> list[PriorGroup]:
+    """Divide the weights (and, for a posterior, also `extra` unknowns) among the priors that were given."""
+    names = list(places)
     if hasattr(prior, "components") and hasattr(prior, "log_prob"):
         return [_posterior_group(prior, names, list(extra))]
     if not isinstance(prior, Mapping):
-        if not callable(getattr(prior, "log_prob", None)):
-            raise TypeError(f"a prior has log_prob(w), got {type(prior).__name__}; try pl.priors.Normal(scale=1.0)")
-        return [PriorGroup("", prior, tuple(names))]
+        return [_group("", prior, places)]
     left, groups = list(names), []
     for pattern, member in prior.items():
         covered = tuple(n for n in left if fnmatchcase(n, pattern))
@@ -61,10 +103,22 @@ def group(prior: Any, names: list[str], extra: Iterable[str] = ()) -> list[Prior
         if not any(fnmatchcase(n, pattern) for n in names):
             raise ValueError(f"prior pattern {pattern!r} matches no weight; there are {_some(names)}")
         if covered:
-            groups.append(PriorGroup(pattern, member, covered))
+            groups.append(_group(pattern, member, {n: places[n] for n in covered}))
     if left:
         raise ValueError(f'no prior pattern matches {_some(left)}; add one, or "*" as the last pattern')
     return groups
+
+
+def _group(label: str, prior: Any, places: Mapping[str, Place]) -> PriorGroup:
+    if isinstance(prior, ScaledPrior):
+        settled = prior.settled()
+        if settled is None:
+            return PriorGroup(label, prior, tuple(places), factors=prior.factors(places))
+        prior = settled
+    if isinstance(prior, type) or not callable(getattr(prior, "log_prob", None)):
+        name = f"the class {prior.__name__}" if isinstance(prior, type) else type(prior).__name__
+        raise TypeError(f"a prior has log_prob(w), got {name}; try pl.priors.Normal(scale=1.0)")
+    return PriorGroup(label, prior, tuple(places))
 
 
 def _posterior_group(posterior: Any, names: list[str], extra: list[str]) -> PriorGroup:

@@ -24,10 +24,12 @@ from .files.checkpoint import Keeper
 from .many import Stacked
 from .method import Method
 from .model import BayesianModel, InternalBatch
+from .partition import Partitioned
 from .posteriors import Mixture, Posterior
 from .progress import Progress
 from .records import Records
 from .refresh import EXAMPLES, fill, statistics_of
+from .refusals import refuse_different_courses, refuse_unsuitable, warn_if_improper
 from .starts import starts
 from .target import Target
 from .validation import validation_nll
@@ -48,19 +50,27 @@ class Run:
         callbacks: Sequence[Callable[[dict[str, Any]], Any]], progress: bool, compile: bool | None, vectorise: bool | None,
         deterministic: bool, validation: Source | None, precision: str | None, separate: bool = False,
     ):  # fmt: skip
+        if methods[0].fixed_batches:
+            source = (
+                Stacked([Partitioned(p) for p in source.parts]) if isinstance(source, Stacked) else Partitioned(source)
+            )
         self.source, self.augment, self.callbacks, self.validation = source, augment, list(callbacks), validation
         self.separate, self.seeds, self.device = separate, seeds, device
         self.deterministic, self.shown = deterministic, progress
         full = methods[0].full_batch
         self.steps_per_epoch = 1 if full else source.steps_per_epoch
         self.steps = _number_of_steps(epochs, steps, self.steps_per_epoch)
-        self.model = model.bound(num_data=source.num_data, num_steps=max(1, self.steps))
+        self.model = model.bound(
+            num_data=source.num_data, num_steps=max(1, self.steps), steps_per_epoch=self.steps_per_epoch,
+            seeks_mode=methods[0].is_point,
+        )  # fmt: skip
         self.model.place_constants(device)
-        _refuse_unsuitable(self.model, methods[0])
+        refuse_unsuitable(self.model, methods[0], augment)
+        warn_if_improper(self.model)
         if methods[0].needs_validation and validation is None:
             raise ValueError("this method chooses by held-out data, so give it some: pl.fit(..., validation=(x, y))")
         self.methods = [m.resolved(self.model, self.steps) for m in methods]
-        _refuse_different_courses(methods, self.methods, self.steps)
+        refuse_different_courses(methods, self.methods, self.steps)
         self._find_side_effects()
         self.everything = source.full() if full else None
         # A network that somebody else has trained, and that stays as it is, has norm statistics of its own.
@@ -96,11 +106,15 @@ class Run:
         """Run to the end and return one posterior per mode."""
         method = self.methods[0]
         keeps, adapts = frozenset(method.kept_steps(self.steps)), frozenset(method.adapted_steps(self.steps))
+        sweeps = frozenset(method.swept_steps(self.steps))
         bar = Progress(type(method).__name__, self.done, self.steps, self.shown)
         bad = torch.full((), -1, dtype=torch.int64, device=self.device)
         with _interrupts() as interrupted, _deterministic(self.deterministic), contextlib.closing(bar):
             while self.done < self.steps and not self.stopped:
                 step = self.done
+                if step in sweeps:
+                    for place, batch in enumerate(self.source.sweep()):
+                        self.execution.gather(batch, first=place == 0)
                 shown = self.execution.advance(step, self._batch(step))
                 bad = self._watch(shown, step, bad)
                 if step in adapts:
@@ -184,7 +198,7 @@ class Run:
 
     def _posteriors(self) -> list[Posterior]:
         run, answers = self.execution, []
-        model = self.model.bound(rng=None)
+        model = self.model.bound(rng=None, seeks_mode=False)
         if isinstance(model, BayesianModel):
             model = model.bound(training=False, precision=None, buffers=None)
         for m in range(run.modes):
@@ -303,7 +317,7 @@ class Run:
             return
         inputs = next(iter(self.source.some_inputs(min(4, int(self.source.batch_size)))), None)
         network = self.model.network
-        params = {k: v.to(self.device) for k, v in self.model.start.items() if k in self.model.weight_names}
+        params = {k: v.to(self.device) for k, v in self.model.natural_weights(self.model.start).items()}
         key = run_key(self.seeds[0], 0, device=self.device)
         few = batches.place(batches.rows(inputs, slice(0, 4)), self.device)
         role = "train" if self.model.training else "eval"
@@ -331,39 +345,6 @@ def _number_of_steps(epochs: int | None, steps: int | None, steps_per_epoch: int
     if steps is not None:
         return steps
     return (DEFAULT_EPOCHS if epochs is None else epochs) * steps_per_epoch
-
-
-def _refuse_different_courses(given: Sequence[Method], methods: Sequence[Method], steps: int) -> None:
-    """All runs of a `fit_many` keep and adapt at the same steps, and share all but the numbers of their own method."""
-
-    def course(m: Method) -> tuple[Any, ...]:
-        rest = {f.name: getattr(m, f.name) for f in dataclasses.fields(m) if f.name not in m.numbers()}
-        return list(m.kept_steps(steps)), list(m.adapted_steps(steps)), m.capacity(steps), rest
-
-    for told, m in zip(given[1:], methods[1:], strict=True):
-        if course(m) != course(methods[0]):
-            mine, first = told.numbers(), given[0].numbers()
-            names = [k for k in {**mine, **first} if mine.get(k) != first.get(k)]
-            raise ValueError(
-                f"the methods of one fit_many must go one course, and {' and '.join(names)} of {type(told).__name__} changes "
-                "its schedule or when it keeps draws; call fit for each"
-            )
-
-
-def _refuse_unsuitable(model: Target, method: Method) -> None:
-    if not isinstance(model, BayesianModel):
-        return
-    if method.is_point:
-        for k, h in model.hyperpriors.items():
-            if k.startswith("prior.") and not h.vanishes_at_zero:
-                raise NotSupported(
-                    f"{k} has the hyperprior {h}, whose density does not vanish at zero, so the log joint has no highest point; "
-                    "use HMC or ADVI, or LogNormal or InverseGamma as hyperprior"
-                )
-    if method.full_batch and model.network.statistics and method.trains:
-        raise NotSupported(
-            "batch norm in train mode makes the posterior depend on the batch; use group norm with this sampler"
-        )
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -81,3 +82,15 @@ def _refuse_unreachable(model: Any) -> None:
             f"{', '.join(lost)} would be the same in every mode: no reset_parameters reaches them; give their module one, "
             'or start with init="prior"'
         )
+
+
+def refuse_start(mode: int, state: Mapping[str, Tensor]) -> None:
+    """An error where a chain starts at a point of no density: no step would ever leave it."""
+    if bool(torch.isfinite(state["log_joint"])) and bool(torch.isfinite(state["slope"]).all()):
+        return
+    value = float(state["log_joint"])
+    what = f"the log joint is {value:g}" if not math.isfinite(value) else "the slope of the log joint is not finite"
+    raise ValueError(
+        f"{what} where mode {mode} starts; start where the density is positive: "
+        'pl.fit(..., init="network" or params), or data and a prior that allow these weights'
+    )

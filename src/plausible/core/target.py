@@ -27,6 +27,7 @@ class Target(ABC):
 
     num_data: float | None = None  # N, bound by `fit`: the scale on which `log_joint` is.
     num_steps: int = 1  # bound by `fit`: schedules are functions of step / num_steps
+    steps_per_epoch: int = 1  # bound by `fit`: how many batches the data are
     rng: Keys | None = None  # bound by `fit` for every step: where a network's dropout draws from
     inline: bool = False  # bound by `fit`: the caller is being compiled
 
@@ -79,6 +80,11 @@ class Target(ABC):
         else:
             value, slopes = self._direct(self.objective, params, batch, key)
         return self.add_remainder(value, params, slopes)
+
+    def value(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """The log joint alone, for a batch of the loop, at the price of a pass without its backward."""
+        zeros = {k: torch.zeros_like(p) for k, p in params.items()}
+        return self.add_remainder(self.objective(params, batch, None), params, zeros)[0]
 
     def _traced(self, params: Weights, batch: Batch, key: Tensor | None) -> tuple[Tensor, Weights]:
         scale = self.gradient_scale

@@ -11,7 +11,6 @@ A *use* is one output of one operation that weights meet data in. Uses are numbe
 
 from __future__ import annotations
 
-import functools
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from ..weights.layer_calls import opened
 from .rules import find
 from .rules.opaque import Opaque
 
@@ -258,15 +258,3 @@ def _with_constant_statistics(args: tuple) -> tuple:
     x, axes = args[0].detach(), [a for a in range(args[0].dim()) if a != 1]
     variance, mean = torch.var_mean(x, axes, correction=0)
     return (*args[:3], mean, variance, False, *args[6:])
-
-
-@functools.cache
-def opened(function: types.FunctionType) -> types.FunctionType:
-    """The same function, which otherwise hands itself over as a whole, with its inside open to view."""
-    closed = {name: lambda *_: False for name in function.__globals__ if name.startswith("has_torch_function")}
-    clone = types.FunctionType(
-        function.__code__, {**function.__globals__, **closed}, function.__name__, function.__defaults__,
-        function.__closure__,
-    )  # fmt: skip
-    clone.__kwdefaults__ = function.__kwdefaults__
-    return clone

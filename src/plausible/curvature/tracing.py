@@ -78,7 +78,8 @@ def plan_for(model: BayesianModel, params: Mapping[str, Tensor], inputs: Any, na
     leaves, spec = pytree.tree_flatten(inputs)
     shapes = tuple((t.shape[1:], t.dtype) for t in leaves)
     like = next(iter(params.values()))
-    signature = (names, model.training, model.precision, like.device, like.dtype, shapes, str(spec))
+    written = tuple(model.belief.non_centred)  # weights that are products of unknowns in this model
+    signature = (names, written, model.training, model.precision, like.device, like.dtype, shapes, str(spec))
     if signature not in ready:
         inside = under_vmap()
         bare = pytree.tree_map(_bare, inputs)

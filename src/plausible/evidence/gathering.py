@@ -16,7 +16,6 @@ from ..core.method import Sweep
 from ..core.model import BayesianModel
 from ..core.prior_groups import choose
 from ..core.refresh import EXAMPLES, statistics_of
-from ..core.unknowns import bind
 from ..inference.laplace.density import is_flat
 
 BATCH = 512
@@ -39,7 +38,7 @@ def sweep_of(
 
 def _are_its_own(model: BayesianModel, params: Mapping[str, Tensor]) -> bool:
     """Whether these are the weights that the network came with, to which its own norm statistics belong."""
-    return all(torch.equal(params[n], model.start[n].to(params[n].device)) for n in model.weight_names)
+    return all(torch.equal(params[n], model.start[n].to(params[n].device)) for n in model.output_names)
 
 
 def precisions_of(
@@ -69,10 +68,10 @@ def precisions_of(
                 raise NotSupported(
                     f"the prior of {n} is flat, which is no density, so there is no evidence; give prior_precision"
                 )
-            if g.joint or getattr(g.prior, "precision", None) is None or settled and g.unknowns():
+            own = None if g.joint else g.density(n, natural)
+            if getattr(own, "precision", None) is None or settled and g.unknowns():
                 raise NotSupported(f"{n} has the prior {g.prior!r}; give prior_precision, or a pl.priors.Normal")
-            own = bind(g.prior, {k.rpartition(".")[2]: natural[k] for k in g.unknowns()})
-            found[n] = own.precision(params[n])
+            found[n] = own.precision(params[n])  # type: ignore[union-attr]
     return {n: found[n] for n in names}
 
 

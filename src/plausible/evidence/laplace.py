@@ -13,6 +13,7 @@ from ..core.model import BayesianModel
 from ..curvature.kronecker import blocks
 from ..curvature.tracing import plan_for
 from ..inference.laplace.laplace import chosen_names
+from ..inference.laplace.prior_curvature import refuse_products
 from ..inference.laplace.spectrum import Spectrum
 from ..inference.laplace.survey import survey
 from .gathering import at_noise, noise_of, positive, precisions_of, sweep_of
@@ -47,6 +48,7 @@ def laplace(
     if structure not in ("diagonal", "kronecker", "full"):
         raise ValueError(f'structure must be "diagonal", "kronecker" or "full", got {structure!r}')
     model._check_names(params)
+    refuse_products(model, structure)
     params = {k: v.detach() for k, v in params.items()}
     model, sweep = sweep_of(model, data, next(iter(params.values())).device, params)
     first = next(iter(sweep()))[0]

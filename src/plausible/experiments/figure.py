@@ -52,7 +52,7 @@ def _draw_panels(figure: Any, study: Study, results: Sequence[Result]) -> None:
         panel.tick_params(labelsize=8)
         panel.grid(axis="y", alpha=0.3)
         panel.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel(f"{column.heading} ({column.better}er is better)", fontsize=9)
+    panels[0].set_ylabel(f"{column.heading} ({column.direction})", fontsize=9)
 
 
 def _draw_lines(figure: Any, study: Study, results: Sequence[Result]) -> None:
@@ -84,7 +84,7 @@ def _draw_lines(figure: Any, study: Study, results: Sequence[Result]) -> None:
     panel.tick_params(labelsize=8)
     panel.grid(alpha=0.3)
     panel.spines[["top", "right"]].set_visible(False)
-    panel.set_xlabel(f"{column.heading} ({column.better}er is better)", fontsize=9)
+    panel.set_xlabel(f"{column.heading} ({column.direction})", fontsize=9)
     panel.legend(fontsize=8, loc="upper right")
 
 

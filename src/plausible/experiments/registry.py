@@ -39,6 +39,54 @@ ENTRIES = (
         paper="Daxberger, Kristiadi, Immer, Eschenhagen, Bauer & Hennig (2021)",
         summary="calibration of trained networks before and after Laplace",
     ),
+    Entry(
+        name="planets",
+        module="planets",
+        paper="Cranmer, Tamayo, Rein et al. (2021)",
+        summary="instability times of planetary systems from summaries of their first orbits",
+    ),
+    Entry(
+        name="planets-series",
+        module="planet_series",
+        paper="Cranmer, Tamayo, Rein et al. (2021)",
+        summary="instability times of planetary systems from their first orbits",
+    ),
+    Entry(
+        name="bayes-by-backprop-mnist",
+        module="bayes_by_backprop_mnist",
+        paper="Blundell, Cornebise, Kavukcuoglu & Wierstra (2015)",
+        summary="a fully connected network on MNIST by Bayes by backprop",
+    ),
+    Entry(
+        name="csgmcmc-25gaussians",
+        module="csgmcmc_25gaussians",
+        paper="Zhang, Li, Zhang, Chen & Wilson (2020)",
+        summary="how many of 25 modes cyclical and plain samplers find",
+    ),
+    Entry(
+        name="sghmc-variance-reduction",
+        module="sghmc_variance_reduction",
+        paper="Dubey et al. (2016); Li, Zhang, Cheng, Zhu & Li (2019)",
+        summary="SGHMC with SVRG and SAGA at equal cost on UCI regression",
+    ),
+    Entry(
+        name="sgld-mnist",
+        module="sgld_mnist",
+        paper="Welling & Teh (2011); Li, Chen, Carlson & Carin (2016)",
+        summary="SGLD, plain and preconditioned, on MNIST",
+    ),
+    Entry(
+        name="mc-dropout-uci",
+        module="mc_dropout_uci",
+        paper="Gal & Ghahramani (2016)",
+        summary="MC dropout on UCI regression",
+    ),
+    Entry(
+        name="mc-dropout-mnist",
+        module="mc_dropout_mnist",
+        paper="Gal & Ghahramani (2016)",
+        summary="a convolutional network on MNIST with dropout in training, and in prediction too",
+    ),
 )
 
 

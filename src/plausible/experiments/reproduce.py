@@ -55,6 +55,8 @@ def write_page(study: Study, store: Store, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     if results:
         figure.draw(study, results, folder / picture_name(study))
+    for own in tables.drawable(study, results):
+        own.draw({result.row.name: result for result in results}, folder / tables.file_name(study, own))
     path = folder / f"{study.name}.md"
     path.write_text(tables.page(study, results, picture_name(study)))
     return path

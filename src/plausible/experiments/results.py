@@ -63,13 +63,15 @@ def finished(study: Study, row: Row, outcome: Outcome, *, seconds: float, load: 
         "commit": _commit(),
         "command": command,
         "finished": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        **({"details": dict(outcome.details)} if outcome.details else {}),
     }
     return Result(row=row, record=record)
 
 
 def _refuse_strange_scores(study: Study, row: Row, scores: Mapping[str, Sequence[float]]) -> None:
     lengths = {len(values) for values in scores.values()}
-    if set(scores) != set(study.columns) or len(lengths) != 1 or 0 in lengths:
+    needed = {name for name, column in study.columns.items() if column.everywhere}
+    if not needed <= set(scores) <= set(study.columns) or len(lengths) != 1 or 0 in lengths:
         raise ValueError(
             f"{study.name} {row.name} must give one score per repetition for {', '.join(study.columns)}, got "
             f"{ {column: len(values) for column, values in scores.items()} }"

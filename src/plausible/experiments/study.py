@@ -13,16 +13,36 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """A score: its heading, how it is written, which way is better ("low" or "high"), and what it means."""
+    """A score.
+
+    Attributes:
+        heading: What stands above it.
+        form: How it is written.
+        better: Which way is better: "low", "high", "near" to `aim`, or "neither" for a description.
+        meaning: What it is.
+        aim: What it should be, for "near" alone.
+        everywhere: Whether every row must have it.
+    """
 
     heading: str
     form: str
     better: str
     meaning: str
+    aim: float | None = None
+    everywhere: bool = True
 
     def __post_init__(self):
-        if self.better not in ("low", "high"):
-            raise ValueError(f'better must be "low" or "high", got {self.better!r}')
+        if self.better not in ("low", "high", "near", "neither"):
+            raise ValueError(f'better must be "low", "high", "near" or "neither", got {self.better!r}')
+        if (self.better == "near") != (self.aim is not None):
+            raise ValueError(f'aim goes with better="near", got aim={self.aim} and better={self.better!r}')
+
+    @property
+    def direction(self) -> str:
+        """Which way is better, in words."""
+        if self.better == "neither":
+            return "neither way is better"
+        return f"{self.better}er is better" if self.aim is None else f"nearer to {self.aim:g} is better"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +87,30 @@ class Outcome:
         scores: For every column one number per repetition (a split or a seed).
         seeds: Every seed that was used.
         device: Where it ran, in words.
+        details: What the study's pictures need beside the scores, as plain data.
     """
 
     scores: Mapping[str, Sequence[float]]
     seeds: Sequence[int]
     device: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A picture of a study's own, drawn from its stored results.
+
+    Attributes:
+        name: The end of its file's name.
+        caption: What it shows.
+        needs: The rows that must be finished for it.
+        draw: Writes the file, given the finished results by their row's name.
+    """
+
+    name: str
+    caption: str
+    needs: Sequence[str]
+    draw: Callable[[Mapping[str, Any], Path], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +129,7 @@ class Study:
         repetition: What a score is repeated over: "split" or "seed".
         run: Runs a row; gets the folder of data sets, None for the usual one.
         toy: The same row in a size that runs in seconds.
+        pictures: More pictures than that of the first column.
     """
 
     name: str
@@ -103,6 +143,7 @@ class Study:
     repetition: str
     run: Callable[[Any, Path | None], Outcome]
     toy: Callable[[Any], Any]
+    pictures: Sequence[Picture] = ()
 
     def __post_init__(self):
         named = {column for published in self.published.values() for column in published.values}
@@ -148,6 +189,9 @@ def standard_errors_better(ours: Estimate, column: Column, value: float, error: 
 
     The standard error is that of the difference; a paper that gives none counts as exact.
     """
-    gain = ours.mean - value if column.better == "high" else value - ours.mean
+    if column.aim is not None:
+        gain = abs(value - column.aim) - abs(ours.mean - column.aim)
+    else:
+        gain = ours.mean - value if column.better == "high" else value - ours.mean
     spread = math.hypot(ours.error, error)
     return gain / spread if spread > 0 else math.nan

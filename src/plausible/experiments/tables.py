@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .results import Result
-from .study import Column, Estimate, Published, Row, Study, comparable, standard_errors_better
+from .study import Column, Estimate, Picture, Published, Row, Study, comparable, standard_errors_better
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -30,10 +30,10 @@ def cells(study: Study, result: Result, *, beside: bool) -> list[str]:
     published = comparable(result.row, study.published.get(result.row.name))
     found = [result.row.name]
     for key, column in study.columns.items():
-        ours = result.scores[key]
-        found.append(written(ours, column))
+        ours = result.scores.get(key)
+        found.append(NOTHING if ours is None else written(ours, column))
         if beside and _published_anywhere(study, key):
-            found += _beside(ours, column, key, published)
+            found += [NOTHING, NOTHING] if ours is None else _beside(ours, column, key, published)
     return found
 
 
@@ -69,10 +69,11 @@ def table(study: Study, results: Sequence[Result]) -> Table:
         drawn.add_column(heading, justify="left" if heading in ("", "score") else "right", no_wrap=True)
     for result in results:
         published = comparable(result.row, study.published.get(result.row.name))
-        for number, (key, column) in enumerate(study.columns.items()):
+        had = [(key, column) for key, column in study.columns.items() if key in result.scores]
+        for number, (key, column) in enumerate(had):
             ours = result.scores[key]
             line = [result.row.name if number == 0 else "", column.heading, written(ours, column)]
-            last = number == len(study.columns) - 1
+            last = number == len(had) - 1
             drawn.add_row(*line, *(_beside(ours, column, key, published) if beside else []), end_section=last)
     return drawn
 
@@ -83,7 +84,7 @@ def _any_comparable(study: Study, results: Sequence[Result]) -> bool:
 
 def remarks(study: Study, results: Sequence[Result]) -> list[str]:
     """What a reader of the table must know: what is compared, what differs, and why a row stands alone."""
-    found = [f"{column.heading}: {column.meaning}; {column.better}er is better" for column in study.columns.values()]
+    found = [f"{column.heading}: {column.meaning}; {column.direction}" for column in study.columns.values()]
     if not all(result.row.full for result in results):
         return [*found, "a toy of the study's shape: these numbers mean nothing and are not kept"]
     found.append(f"± one standard error over {study.repetition}s; a difference is in standard errors (SE)")
@@ -130,8 +131,10 @@ def page(study: Study, results: Sequence[Result], picture: str) -> str:
     lines += _markdown([headings(study, beside=beside), *(cells(study, r, beside=beside) for r in results)])
     lines += ["", f"![{study.title}: ours and the published numbers]({picture})", ""]
     lines += ["The bars are two standard errors on either side.", "", "What the columns mean:", ""]
-    lines += [f"- {c.heading}: {c.meaning}; {c.better}er is better" for c in study.columns.values()]
+    lines += [f"- {c.heading}: {c.meaning}; {c.direction}" for c in study.columns.values()]
     lines += [f"- ± one standard error over {study.repetition}s; a difference is in standard errors (SE)"]
+    for own in drawable(study, results):
+        lines += ["", f"![{own.caption}]({file_name(study, own)})", "", f"*{own.caption}*"]
     lines += ["", "What differs from the paper:", ""]
     lines += [f"- {line}" for line in differences(study, results)]
     missing = [row.name for row in study.rows if row.name not in {result.row.name for result in results}]
@@ -142,6 +145,17 @@ def page(study: Study, results: Sequence[Result], picture: str) -> str:
         + [_made(r) for r in results]
     )
     return "\n".join([*lines, ""])
+
+
+def drawable(study: Study, results: Sequence[Result]) -> list[Picture]:
+    """The study's own pictures whose rows are finished."""
+    finished = {result.row.name for result in results}
+    return [picture for picture in study.pictures if finished.issuperset(picture.needs)]
+
+
+def file_name(study: Study, picture: Picture) -> str:
+    """The file of a picture of the study's own, beside the page."""
+    return f"{study.name}-{picture.name}.png"
 
 
 def _made(result: Result) -> list[str]:

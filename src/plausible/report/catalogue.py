@@ -146,6 +146,101 @@ ENTRIES = (
 }""",
     ),
     Entry(
+        name="mc-dropout",
+        class_name="MCDropout",
+        paper="Gal & Ghahramani (2016)",
+        summary="Dropout in training and in prediction: every pass is a draw.",
+        bibtex="""\
+@inproceedings{gal2016dropout,
+  title     = {Dropout as a {Bayesian} Approximation: Representing Model Uncertainty in Deep Learning},
+  author    = {Gal, Yarin and Ghahramani, Zoubin},
+  booktitle = {Proceedings of the 33rd International Conference on Machine Learning},
+  pages     = {1050--1059},
+  year      = {2016}
+}""",
+    ),
+    Entry(
+        name="concrete-dropout",
+        class_name="ConcreteDropout",
+        paper="Gal, Hron & Kendall (2017)",
+        summary="MC dropout that learns a rate for every layer.",
+        bibtex="""\
+@inproceedings{gal2017concrete,
+  title     = {Concrete Dropout},
+  author    = {Gal, Yarin and Hron, Jiri and Kendall, Alex},
+  booktitle = {Advances in Neural Information Processing Systems},
+  volume    = {30},
+  year      = {2017}
+}""",
+    ),
+    Entry(
+        name="sgld",
+        class_name="SGLD",
+        paper="Welling & Teh (2011); Li, Chen, Carlson & Carin (2016)",
+        summary="Gradient steps on minibatches with noise, whose path is draws from the posterior.",
+        bibtex="""\
+@inproceedings{welling2011bayesian,
+  title     = {{Bayesian} Learning via Stochastic Gradient {Langevin} Dynamics},
+  author    = {Welling, Max and Teh, Yee Whye},
+  booktitle = {International Conference on Machine Learning},
+  pages     = {681--688},
+  year      = {2011}
+}
+
+@inproceedings{li2016preconditioned,
+  title     = {Preconditioned Stochastic Gradient {Langevin} Dynamics for Deep Neural Networks},
+  author    = {Li, Chunyuan and Chen, Changyou and Carlson, David and Carin, Lawrence},
+  booktitle = {AAAI Conference on Artificial Intelligence},
+  pages     = {1788--1794},
+  year      = {2016}
+}""",
+    ),
+    Entry(
+        name="sghmc",
+        class_name="SGHMC",
+        paper="Chen, Fox & Guestrin (2014); Dubey et al. (2016); Li, Zhang, Cheng, Zhu & Li (2019)",
+        summary="SGD with momentum and noise, whose path is draws from the posterior.",
+        bibtex="""\
+@inproceedings{chen2014stochastic,
+  title     = {Stochastic Gradient {Hamiltonian} {Monte Carlo}},
+  author    = {Chen, Tianqi and Fox, Emily and Guestrin, Carlos},
+  booktitle = {International Conference on Machine Learning},
+  pages     = {1683--1691},
+  year      = {2014}
+}
+
+@inproceedings{dubey2016variance,
+  title     = {Variance Reduction in Stochastic Gradient {Langevin} Dynamics},
+  author    = {Dubey, Kumar Avinava and Reddi, Sashank J. and Williamson, Sinead A. and P{\\'o}czos, Barnab{\\'a}s
+               and Smola, Alexander J. and Xing, Eric P.},
+  booktitle = {Advances in Neural Information Processing Systems},
+  volume    = {29},
+  year      = {2016}
+}
+
+@article{li2019stochastic,
+  title     = {Stochastic Gradient {Hamiltonian} {Monte Carlo} with Variance Reduction for {Bayesian} Inference},
+  author    = {Li, Zhize and Zhang, Tianyi and Cheng, Shuyu and Zhu, Jun and Li, Jian},
+  journal   = {Machine Learning},
+  volume    = {108},
+  pages     = {1701--1727},
+  year      = {2019}
+}""",
+    ),
+    Entry(
+        name="cyclical-sgmcmc",
+        class_name="CyclicalSGMCMC",
+        paper="Zhang, Li, Zhang, Chen & Wilson (2020)",
+        summary="A sampler whose step size starts again and again, to find one mode after another.",
+        bibtex="""\
+@inproceedings{zhang2020cyclical,
+  title     = {Cyclical Stochastic Gradient {MCMC} for {Bayesian} Deep Learning},
+  author    = {Zhang, Ruqi and Li, Chunyuan and Zhang, Jianyi and Chen, Changyou and Wilson, Andrew Gordon},
+  booktitle = {International Conference on Learning Representations},
+  year      = {2020}
+}""",
+    ),
+    Entry(
         name="hmc",
         class_name="HMC",
         paper="Duane, Kennedy, Pendleton & Roweth (1987); Neal (2011)",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from ..core import priors
 from ..core.errors import NotSupported
 from ..core.fit import fit
 from ..core.method import Method
@@ -111,6 +112,7 @@ def compare(
     *,
     target: str | None = None,
     model: BayesianModel | None = None,
+    prior: Any = None,
     outliers: Tensor | None = None,
     seeds: int | Sequence[int] | None = None,
     epochs: int | None = None,
@@ -131,6 +133,7 @@ def compare(
             on the smallest networks. With "map" and labels, temperature scaling is one more row.
         target: The column of a file to predict.
         model: Your own network with its likelihood and prior; None takes a fully connected one.
+        prior: Of the weights of that network: one of `pl.priors`, or a text such as "student-t(5, 1)"; None takes a normal one.
         outliers: Inputs unlike the data, to see whether a method notices; None takes what is known of the embedded sets.
         seeds: How many, or which; None takes five, for sets of images two.
         epochs: Passes over the data; HMC's steps keep their proportion. None: long enough for data of this size.
@@ -142,7 +145,10 @@ def compare(
         progress: Show a bar.
     """
     setting, known = _setting(data, target, examples, data_dir)
-    setting = setting.lasting(known, epochs)
+    if prior is not None and model is not None:
+        raise ValueError("give model or prior, not both: a model has a prior of its own")
+    believed = priors.from_string(prior) if isinstance(prior, str) else prior
+    setting = replace(setting.lasting(known, epochs), prior=believed)
     chosen, left_out = _methods(methods, setting, model)
     wanted = setting.seeds if seeds is None else seeds
     numbers = tuple(range(wanted)) if isinstance(wanted, int) else tuple(wanted)

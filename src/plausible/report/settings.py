@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import nn
 
@@ -14,6 +15,7 @@ from ..core.method import Method
 from ..core.model import BayesianModel
 from ..datasets import Dataset
 from ..inference.laplace import Laplace
+from ..inference.mcmc import SGHMC, SGLD, CyclicalSGMCMC
 from ..tabular.training import CLIMB
 from ..tabular.training import METHODS as TABLE_METHODS
 from ..weights.rng import forked
@@ -35,6 +37,9 @@ METHODS: dict[str, Method] = {
     **TABLE_METHODS,
     # Of the last layer: around all weights of these networks, which fit their data, predictions come out too unsure.
     "laplace": Laplace(base=CLIMB, subset="last-layer"),
+    "sgld": SGLD(),
+    "sghmc": SGHMC(),
+    "cyclical-sgmcmc": CyclicalSGMCMC(),
 }
 # What runs when nobody names a method: those that a reader should know first, and no more than minutes can hold.
 UNASKED = ("map", "deep-ensemble", "swag", "multiswag", "laplace", "hmc")
@@ -86,6 +91,7 @@ class Setting:
         seeds: How often each method is trained, where nobody says.
         small: Whether HMC finishes soon enough to be run unasked.
         partial: Whether only the first of the training examples are used.
+        prior: Of the weights; None takes a normal one.
         remarks: What a reader should know of the data.
     """
 
@@ -98,6 +104,7 @@ class Setting:
     seeds: int = SEEDS
     small: bool = False
     partial: bool = False
+    prior: Any = None
     remarks: tuple[str, ...] = ()
 
     def lasting(self, data: Dataset, epochs: int | None = None) -> Setting:
@@ -137,12 +144,12 @@ def setting_for(data: Dataset) -> Setting:
 
 
 def model_for(data: Dataset, setting: Setting, seed: int) -> BayesianModel:
-    """The setting's network with a normal prior; labels, or numbers with noise of unknown scale."""
+    """The setting's network and prior; labels, or numbers with noise of unknown scale."""
     with forked(seed, NETWORK):
         network = setting.network(data)
     if data.task == "classification":
-        return BayesianModel(network, likelihoods.Categorical(), prior=CLASS_PRIOR)
-    return BayesianModel(network, likelihoods.Normal(scale="learn"), prior=NUMBER_PRIOR)
+        return BayesianModel(network, likelihoods.Categorical(), prior=setting.prior or CLASS_PRIOR)
+    return BayesianModel(network, likelihoods.Normal(scale="learn"), prior=setting.prior or NUMBER_PRIOR)
 
 
 def _outputs(data: Dataset) -> int:

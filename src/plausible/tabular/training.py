@@ -64,6 +64,7 @@ def fit_table(
     seed: int = 0,
     calibrate: bool = True,
     progress: bool = True,
+    prior: Any = None,
 ) -> FittedTable:
     """Learn to predict one column of a table from the others.
 
@@ -77,12 +78,15 @@ def fit_table(
         seed: Every random number follows from it, the split too.
         calibrate: Correct how sure predictions are by what cross-fitting the training rows finds; about twice the time.
         progress: Show a bar.
+        prior: Of the weights: one of `pl.priors`, or a text such as "hierarchical(laplace, inverse-gamma)". None takes one
+            that suits most tables.
     """
     chosen = _method(method)
+    believed = priors.from_string(prior) if isinstance(prior, str) else prior
     parts = prepare(table, target, task, test_share, seed)
     x, goal = parts.schema.encode(parts.train).x, parts.target
     outputs = len(goal.classes) if isinstance(goal, Classes) else 1
-    model = _model(x.shape[1], outputs, goal.task, seed)
+    model = _model(x.shape[1], outputs, goal.task, seed, believed)
 
     def tensors(rows: Table) -> tuple[Tensor, Tensor]:
         inputs = parts.schema.encode(rows).x
@@ -110,6 +114,7 @@ def fit_table(
         "missing": {name: gone for name, values in table.columns.items() if (gone := sum(map(is_missing, values)))},
         "method": type(chosen).__name__,
         "settings": repr(chosen),
+        "prior": repr(model.prior),
         "network": [x.shape[1], *HIDDEN, outputs],
         "length": length,
         "batch_size": even_batch(len(x)),
@@ -140,12 +145,12 @@ def _method(method: Method | str) -> Method:
     return METHODS[method]
 
 
-def _model(inputs: int, outputs: int, task: Task, seed: int) -> BayesianModel:
+def _model(inputs: int, outputs: int, task: Task, seed: int, prior: Any = None) -> BayesianModel:
     with forked(seed, NETWORK):
         network = MLP(inputs, HIDDEN, outputs)
     if task == "classification":
-        return BayesianModel(network, likelihoods.Categorical(), CLASS_PRIOR)
-    return BayesianModel(network, likelihoods.Normal(scale="learn"), NUMBER_PRIOR)
+        return BayesianModel(network, likelihoods.Categorical(), CLASS_PRIOR if prior is None else prior)
+    return BayesianModel(network, likelihoods.Normal(scale="learn"), NUMBER_PRIOR if prior is None else prior)
 
 
 def _length(method: Method, rows: int, epochs: int | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _NormBase
@@ -40,7 +41,13 @@ class KeyedDropout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Zero a random share of x and scale the rest up."""
-        if not self.training or self.rate == 0.0:
+        if not self.training:  # said aloud, so that a prediction under masks can drop here
+            return (
+                F.dropout(x, self.rate, False)
+                if self.masked_axes is None
+                else torch.feature_dropout(x, self.rate, False)
+            )
+        if self.rate == 0.0:
             return x
         if self.rate == 1.0:
             return torch.zeros_like(x)

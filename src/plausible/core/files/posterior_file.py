@@ -216,10 +216,10 @@ def _restore(own: Mapping[str, Tensor], stored: Mapping[str, Tensor], elsewhere:
 
 
 def _check_shapes(posterior: Posterior, model: Target, path: str | Path) -> None:
-    one = posterior.draw(range(1), 0)
+    one = posterior.representative()
     for k, start in model.start.items():
-        if k not in one or one[k].shape[1:] != start.shape:
-            found = tuple(one[k].shape[1:]) if k in one else "nothing"
+        if k not in one or one[k].shape != start.shape:
+            found = tuple(one[k].shape) if k in one else "nothing"
             raise ValueError(f"{path} is not a posterior of this network: {k} is {tuple(start.shape)}, stored {found}")
         if one[k].dtype != start.dtype:
             raise ValueError(

@@ -1,6 +1,7 @@
 """The few shapes a posterior can have; every method's answer is one of them or a mixture."""
 
 from .delta import Delta
+from .dropout import Dropout
 from .gaussian import Diagonal, Full, LowRank
 from .kronecker import Block, Kronecker
 from .low_rank_precision import LowRankPrecision
@@ -9,13 +10,14 @@ from .posterior import Posterior
 from .samples import Samples
 
 registry: dict[str, type[Posterior]] = {
-    c.__name__: c for c in (Delta, Diagonal, Full, Kronecker, LowRank, LowRankPrecision, Samples, Mixture)
+    c.__name__: c for c in (Delta, Diagonal, Dropout, Full, Kronecker, LowRank, LowRankPrecision, Samples, Mixture)
 }
 
 __all__ = [
     "Block",
     "Delta",
     "Diagonal",
+    "Dropout",
     "Full",
     "Kronecker",
     "LowRank",

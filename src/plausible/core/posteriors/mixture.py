@@ -12,6 +12,7 @@ from ...weights import tree
 from ...weights.algebra import Weights
 from ...weights.rng import generator
 from ..arviz import to_arviz
+from ..collapse import with_collapsed_scales
 from ..diagnostics import Diagnostics, of_chains
 from ..errors import NotSupported
 from ..evidence import Evidence
@@ -89,6 +90,10 @@ class Mixture(Posterior):
         back = torch.as_tensor(places).argsort().to(self.device)
         return tree.tree_map(lambda *t: torch.cat(t)[back], parts[0], *parts[1:])
 
+    def representative(self) -> Weights:
+        """The first component's."""
+        return self._components[0].representative()
+
     def strata(self, num_samples: int, seed: int) -> list[Stratum]:
         """Every component's share of the draws, and at least one draw of each."""
         result = []
@@ -116,7 +121,7 @@ class Mixture(Posterior):
     def diagnostics(self, x: Any = None) -> Diagnostics:
         """Chains are judged together, with inputs x by what they predict there; other components' messages are collected."""
         if all(isinstance(c, Samples) for c in self._components):
-            return of_chains(self._components, x)
+            return with_collapsed_scales(self, of_chains(self._components, x))
         messages = tuple(
             f"component {m}: {t}" for m, c in enumerate(self._components) for t in c.diagnostics().messages
         )

@@ -16,6 +16,7 @@ from torch import Tensor
 from ...weights import tree
 from ...weights.algebra import Weights
 from ...weights.rng import run_key
+from ..collapse import with_collapsed_scales
 from ..diagnostics import Diagnostics
 from ..errors import NotSupported
 from ..evidence import Evidence
@@ -65,6 +66,10 @@ class Posterior(ABC):
     @abstractmethod
     def draw(self, indices: Sequence[int], seed: int) -> Weights:
         """Draws number `indices`, each a function of (seed, index) alone, stacked along a leading axis."""
+
+    def representative(self) -> Weights:
+        """One set of unknowns that this is about, whose shapes are those of every draw."""
+        return tree.unstack(self.draw(range(1), 0), 0)
 
     def strata(self, num_samples: int, seed: int) -> list[Stratum]:
         """What to average over for a prediction of `num_samples` draws."""
@@ -154,7 +159,8 @@ class Posterior(ABC):
 
     def diagnostics(self, x: Any = None) -> Diagnostics:
         """What speaks for and against trusting this posterior; chains can be judged by what they predict at inputs `x`."""
-        return self._diagnostics or Diagnostics(messages=("nothing to report: no chain was run",), table={})
+        found = self._diagnostics or Diagnostics(messages=("nothing to report: no chain was run",), table={})
+        return with_collapsed_scales(self, found)
 
     def to(self, device: torch.device | str) -> Self:
         """The same posterior on another device."""

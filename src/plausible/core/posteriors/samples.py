@@ -13,6 +13,7 @@ from ...weights import tree
 from ...weights.algebra import Weights
 from ...weights.rng import generator
 from ..arviz import to_arviz
+from ..collapse import with_collapsed_scales
 from ..diagnostics import Diagnostics, of_chains
 from ..target import Target
 from .posterior import Posterior, Stratum
@@ -73,7 +74,7 @@ class Samples(Posterior):
 
     def diagnostics(self, x: Any = None) -> Diagnostics:
         """R-hat and effective sample sizes of the one chain; with inputs x, of what it predicts there."""
-        return of_chains([self], x)
+        return with_collapsed_scales(self, of_chains([self], x))
 
     def to_arviz(self) -> Any:
         """The chain as ArviZ's `InferenceData` (`pip install plausible[arviz]`)."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from plausible.core.priors.prior import Prior
+from plausible.core.priors.scaled import ScaledPrior
 
 
 def fan_in(prior: Prior) -> "FanIn":
@@ -26,6 +27,10 @@ class FanIn(Prior):
     prior: Prior
 
     def __post_init__(self):
+        if isinstance(self.prior, ScaledPrior):
+            raise TypeError(
+                f"fan_in goes inside a hierarchy, Hierarchical(family=fan_in(Normal())), got fan_in({self.prior!r})"
+            )
         if isinstance(self.prior, type) or not hasattr(self.prior, "log_prob"):
             raise TypeError(f"fan_in needs a prior such as Normal(scale=1.0), got {self.prior!r}")
 
@@ -44,6 +49,11 @@ class FanIn(Prior):
     def precision(self) -> Callable[[Tensor], Tensor] | None:  # type: ignore[override]
         inner = getattr(self.prior, "precision", None)
         return None if inner is None else lambda w: inner(w) * _root_fan_in(w) ** 2
+
+    @property
+    def elementwise(self) -> bool:  # type: ignore[override]
+        """As the inner prior is."""
+        return getattr(self.prior, "elementwise", True)
 
     def fixed_precision(self, shape: torch.Size) -> float | None:
         """The inner prior's, times fan-in."""

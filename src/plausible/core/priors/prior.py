@@ -13,11 +13,14 @@ class Prior(ABC):
 
     Attributes:
         score: ``score(w)``, the slope of ``log_prob`` elementwise, or None where autograd should find it.
-        precision: ``precision(w)`` in w's shape for a prior that is normal, None for any other.
+        precision: ``precision(w)`` in w's shape for a prior that is normal and elementwise, None for any other.
+        elementwise: Whether entries are independent of each other. Where not, ``log_prob`` gives each entry's conditional
+            density, and only the sum means something.
     """
 
     score: ClassVar[Callable[..., Tensor] | None] = None
     precision: ClassVar[Callable[..., Tensor] | None] = None
+    elementwise: ClassVar[bool] = True
 
     @abstractmethod
     def log_prob(self, w: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ from ...core.model import BayesianModel
 from ...core.posteriors import Diagonal
 from ...core.prior_groups import PriorGroup
 from ...core.priors import Flat
-from ...core.unknowns import bind
 
 
 def log_density(model: BayesianModel, params: Mapping[str, Tensor], names: Collection[str]) -> Tensor | None:
@@ -22,7 +21,7 @@ def log_density(model: BayesianModel, params: Mapping[str, Tensor], names: Colle
     None where a flat prior is no density.
     """
     with torch.no_grad():
-        natural = model.constrain(params)
+        natural = model.constrain({k: params[k] for k in model.hyperpriors})
         total = torch.zeros((), dtype=torch.float64)
         for name, hyperprior in model.hyperpriors.items():
             if name in names and not any(g.joint and name in g.names for g in model.groups):
@@ -49,8 +48,7 @@ def _log_prior(g: PriorGroup, params: Mapping[str, Tensor], natural: Mapping[str
         )
     if is_flat(g.prior):
         return None
-    prior = bind(g.prior, {k.rpartition(".")[2]: natural[k] for k in g.unknowns()})
-    return sum(prior.log_prob(params[n]).sum() for n in own)
+    return sum(g.density(n, natural).log_prob(params[n]).sum() for n in own)
 
 
 def is_flat(prior: Any) -> bool:

@@ -32,7 +32,7 @@ from .low_rank import leading_directions
 from .newton import climb
 from .places import NetworkPlace
 from .precision import NOISE, noise_is_tuned, refuse_untunable, tuned_prior
-from .prior_curvature import prior_curvature, refuse_correlated
+from .prior_curvature import prior_curvature, refuse_correlated, refuse_products
 from .spectrum import Spectrum
 from .structures import bytes_needed, gaussian, require_memory, require_positive
 from .survey import Found, survey, whole_slope
@@ -60,7 +60,8 @@ class Laplace(Method):
         structure: Of Λ: "diagonal", "kronecker" (a block per layer; prior precisions that differ between a weight's
             rows count by their mean), "low-rank" (the largest eigenvalues) or "full", which first takes Newton steps to
             the highest point (where ReLUs kink, as high as they lead). A `LogDensity` takes "diagonal" or "full".
-        subset: "all", "last-layer" or name pattern(s): which unknowns vary. The rest stays at w*.
+        subset: "all", "last-layer" or name pattern(s): which unknowns vary. The rest stays at w*, and so do the scales of a
+            prior that is kept non-centred.
         curvature: "ggn", "mc-fisher" or "empirical-fisher".
         prior_precision: Of the weights in Λ, found after training: None (the model's prior), a number,
             "marginal-likelihood" (the highest evidence, and the noise with it where that is unknown) or "validation" (the
@@ -110,6 +111,7 @@ class Laplace(Method):
         """The base's; what this model cannot have is refused before it is trained."""
         if isinstance(model, BayesianModel):
             refuse_correlated(model)
+            refuse_products(model, self.structure)
             if self.prior_precision is not None:
                 refuse_untunable(model, self.prior_precision, self.curvature)
         else:
@@ -304,8 +306,11 @@ class Expansion:
 
 def chosen_names(model: BayesianModel, params: Mapping[str, Tensor], inputs: Any, subset: Any) -> list[str]:
     """The unknowns that vary."""
+    # Scales that weights are multiples of: the likelihood bends along both together, so one of the two stays where it is.
+    scales = set(model.output_names) - set(model.weight_names)
+    varied = [n for n in params if n not in scales]
     if isinstance(subset, str) and subset == "all":
-        return list(params)
+        return varied
     if isinstance(subset, str) and subset == "last-layer":
         plan = plan_for(model, params, inputs, tuple(model.weight_names))
         layers = [c for c in plan.calls if isinstance(c.rule, MatrixRule) and c.weight is not None]
@@ -314,4 +319,4 @@ def chosen_names(model: BayesianModel, params: Mapping[str, Tensor], inputs: Any
                 "this network has no linear or convolutional layer to be its last; give subset= a name pattern"
             )
         return [n for n in params if n in layers[-1].names]
-    return choose(list(params), subset, "subset")
+    return choose(varied, subset, "subset")

@@ -11,7 +11,6 @@ from torch import Tensor
 from ...core.errors import NotSupported
 from ...core.model import BayesianModel
 from ...core.posteriors import Diagonal
-from ...core.unknowns import bind
 from ...weights.algebra import Weights
 
 
@@ -27,8 +26,7 @@ def prior_curvature(model: BayesianModel, params: Mapping[str, Tensor]) -> Weigh
         if g.joint:
             found.update(_of_a_posterior(g.prior, params))
             continue
-        prior = bind(g.prior, {k.rpartition(".")[2]: natural[k] for k in g.unknowns()})
-        found.update({n: _of_a_prior(prior, params[n]) for n in g.names})
+        found.update({n: _of_a_prior(g.density(n, natural), params[n]) for n in g.names})
     for name in (k for k in model.hyperpriors if k not in found):
 
         def rest(own: Tensor, name: str = name) -> Tensor:
@@ -59,6 +57,20 @@ def refuse_correlated(model: BayesianModel) -> None:
         raise NotSupported(
             f"a {type(prior).__name__} posterior as the prior is correlated, which Laplace does not take yet; a "
             "Diagonal one works, and so do HMC and SWAG"
+        )
+    for prior in (g.prior.standard if g.factors else g.prior for g in model.groups):
+        if not getattr(prior, "elementwise", True):
+            raise NotSupported(
+                f"the entries of {prior!r} are correlated, which Laplace does not take yet; HMC and SWAG do"
+            )
+
+
+def refuse_products(model: BayesianModel, structure: str) -> None:
+    """Kronecker factors of weights that are products of unknowns: those would be diagonal."""
+    if structure == "kronecker" and model.belief.non_centred:
+        raise NotSupported(
+            f"Kronecker factors are of natural weights, and {next(iter(model.belief.non_centred))} is kept non-centred; take "
+            'Hierarchical(..., centred=True), or structure="diagonal", "low-rank" or "full"'
         )
 
 

@@ -2,32 +2,56 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-SHRINKAGE, DELAY, DECAY = 0.05, 10.0, 0.75  # the paper's γ, t₀ and κ
+DELAY, DECAY = 10.0, 0.75  # the paper's t₀ and κ
 FIRST_WINDOW, FIRST_LENGTH, LAST_WINDOW = 75, 25, 50  # Stan's
 SHORTEST_LAST = 10  # the search restarts ten times too high: in fewer steps it would not come down
 
 
-def restart(log_step: Tensor) -> dict[str, Tensor]:
-    """Begin to seek around ten times the present step size: from above, since large steps fail fast."""
+@dataclass(frozen=True)
+class Search:
+    """How a step size is sought around a centre: x = centre − √t / γ · (average of target − acceptance).
+
+    Attributes:
+        shrinkage: γ, the pull to the centre.
+        above: How far, as a log, the centre lies above where the search starts.
+    """
+
+    shrinkage: float
+    above: float
+
+
+# The paper's. From above, since large steps fail fast; and a weak pull, since trajectories fail steeply.
+TRAJECTORIES = Search(shrinkage=0.05, above=2.302585)
+# A single step is accepted or not by chance, and its acceptance falls slowly with its size: the paper's γ would follow
+# the noise, over factors of hundreds. A strong pull asks for an honest centre.
+SINGLE_STEPS = Search(shrinkage=0.3, above=0.0)
+
+
+def restart(log_step: Tensor, search: Search) -> dict[str, Tensor]:
+    """Begin to seek around a step size."""
     zero = torch.zeros_like(log_step)
     return {
         "log_step": log_step.clone(),
         "log_mean_step": log_step.clone(),
-        "centre": log_step + 2.302585,
+        "centre": log_step + search.above,
         "error": zero,
         "count": zero.clone(),
     }
 
 
-def tuned(tuning: dict[str, Tensor], acceptance: Tensor, target: float, active: Tensor) -> dict[str, Tensor]:
+def tuned(
+    tuning: dict[str, Tensor], acceptance: Tensor, target: float, active: Tensor, search: Search
+) -> dict[str, Tensor]:
     """One update of the dual averages where `active`."""
     count = tuning["count"] + 1
     weight = 1 / (count + DELAY)
     error = (1 - weight) * tuning["error"] + weight * (target - acceptance)
-    log_step = tuning["centre"] - count.sqrt() / SHRINKAGE * error
+    log_step = tuning["centre"] - count.sqrt() / search.shrinkage * error
     share = count**-DECAY
     new = {
         "log_step": log_step,

@@ -1,51 +1,43 @@
-"""Mass matrices: how momenta are drawn, what velocity they mean, and how they are learned from draws.
+"""Mass matrices: the coordinates in which a sampler sees a standard normal, and how they are learned from draws.
 
-The inverse mass is the estimated covariance of the posterior, so that the sampler sees a standard normal.
+The inverse mass is the estimated covariance of the posterior, Σ = L Lᵀ. Samplers work with whitened momenta
+s = Lᵀ p ~ N(0, I), so that a kinetic energy is ½ s · s, a velocity is L s, and a slope pulls with Lᵀ ∇: everything is
+one vector, and no other formula knows which kind of mass there is.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from ...weights.algebra import Weights, from_vector, to_vector
-
 REGULARISATION = 5.0  # Stan's: as if so many draws of variance 1e-3 had been seen besides
-
-
-def _shrunk(count: Tensor, second_moment: Tensor, floor: Tensor | float) -> Tensor:
-    variance = second_moment / (count - 1).clamp(min=1.0)
-    return variance * count / (count + REGULARISATION) + 1e-3 * REGULARISATION / (count + REGULARISATION) * floor
+DRAWS_PER_UNKNOWN = 3.0  # how many draws, much alike, a correlation takes before half of it is believed
 
 
 class Identity:
     """No adaptation."""
 
-    def init(self, params: Weights) -> dict[str, Any]:
+    def init(self, vector: Tensor) -> dict[str, Tensor]:
         """Nothing to remember but a place to stand."""
-        like = next(iter(params.values()))
-        return {"count": torch.zeros((), dtype=like.dtype, device=like.device)}
+        return {"count": torch.zeros((), dtype=vector.dtype, device=vector.device)}
 
-    def momentum(self, mass: dict[str, Any], noise: Weights) -> Weights:
-        """p ~ N(0, I)."""
-        return noise
+    def outward(self, mass: dict[str, Tensor], vector: Tensor) -> Tensor:
+        """L s: from the sampler's coordinates to those of the unknowns."""
+        return vector
 
-    def velocity(self, mass: dict[str, Any], momentum: Weights) -> Weights:
-        """M⁻¹ p."""
-        return momentum
+    def inward(self, mass: dict[str, Tensor], slope: Tensor) -> Tensor:
+        """Lᵀ ∇: a slope in the unknowns as a slope in the sampler's coordinates."""
+        return slope
 
-    def kinetic(self, mass: dict[str, Any], momentum: Weights) -> Tensor:
-        """½ pᵀ M⁻¹ p."""
-        velocity = self.velocity(mass, momentum)
-        return 0.5 * sum((momentum[k] * velocity[k]).sum() for k in momentum)  # type: ignore[return-value]
+    def inward_inverse(self, mass: dict[str, Tensor], slope: Tensor) -> Tensor:
+        """L⁻ᵀ: the slope that `inward` was given."""
+        return slope
 
-    def observed(self, mass: dict[str, Any], params: Weights, active: Tensor) -> dict[str, Any]:
+    def observed(self, mass: dict[str, Tensor], vector: Tensor, active: Tensor) -> dict[str, Tensor]:
         """Take a draw into account where `active`."""
         return mass
 
-    def renewed(self, mass: dict[str, Any]) -> dict[str, Any]:
+    def renewed(self, mass: dict[str, Tensor]) -> dict[str, Tensor]:
         """Use what was observed, and begin to observe anew."""
         return mass
 
@@ -53,93 +45,106 @@ class Identity:
 class Diagonal(Identity):
     """One variance per unknown."""
 
-    def init(self, params: Weights) -> dict[str, Any]:
+    def init(self, vector: Tensor) -> dict[str, Tensor]:
         """Unit variances."""
-        return {
-            **super().init(params),
-            "variance": {k: torch.ones_like(w) for k, w in params.items()},
-            "mean": {k: torch.zeros_like(w) for k, w in params.items()},
-            "squares": {k: torch.zeros_like(w) for k, w in params.items()},
-        }
-
-    def momentum(self, mass: dict[str, Any], noise: Weights) -> Weights:
-        """p = z / √variance."""
-        return {k: z * mass["variance"][k].rsqrt() for k, z in noise.items()}
-
-    def velocity(self, mass: dict[str, Any], momentum: Weights) -> Weights:
-        """variance · p."""
-        return {k: p * mass["variance"][k] for k, p in momentum.items()}
-
-    def observed(self, mass: dict[str, Any], params: Weights, active: Tensor) -> dict[str, Any]:
-        """Welford's update."""
-        on = active.to(mass["count"].dtype)
-        count = mass["count"] + on
-        before = {k: w - mass["mean"][k] for k, w in params.items()}
-        mean = {k: m + on * before[k] / count.clamp(min=1.0) for k, m in mass["mean"].items()}
-        squares = {k: s + on * before[k] * (params[k] - mean[k]) for k, s in mass["squares"].items()}
-        return {"count": count, "variance": mass["variance"], "mean": mean, "squares": squares}
-
-    def renewed(self, mass: dict[str, Any]) -> dict[str, Any]:
-        """The draws' variances, shrunk a little."""
-        variance = {k: _shrunk(mass["count"], s, 1.0) for k, s in mass["squares"].items()}
-        zeros = lambda t: {k: torch.zeros_like(w) for k, w in t.items()}  # noqa: E731
-        return {
-            "count": torch.zeros_like(mass["count"]),
-            "variance": variance,
-            "mean": zeros(mass["mean"]),
-            "squares": zeros(mass["squares"]),
-        }
-
-
-class Full(Identity):
-    """A dense covariance of all unknowns."""
-
-    def init(self, params: Weights) -> dict[str, Any]:
-        """The unit matrix."""
-        vector = to_vector(params)
-        eye = torch.eye(vector.numel(), dtype=vector.dtype, device=vector.device)
         zero = torch.zeros_like(vector)
         return {
-            **super().init(params),
-            "covariance": eye,
-            "root": eye.clone(),
+            **super().init(vector),
+            "deviation": torch.ones_like(vector),
             "mean": zero,
-            "squares": torch.zeros_like(eye),
+            "squares": zero.clone(),
         }
 
-    def momentum(self, mass: dict[str, Any], noise: Weights) -> Weights:
-        """p = L⁻ᵀ z with L Lᵀ the covariance."""
-        z = to_vector(noise).unsqueeze(-1)
-        return from_vector(torch.linalg.solve_triangular(mass["root"].mT, z, upper=True).squeeze(-1), noise)
+    def outward(self, mass: dict[str, Tensor], vector: Tensor) -> Tensor:
+        """Deviation times vector."""
+        return mass["deviation"] * vector
 
-    def velocity(self, mass: dict[str, Any], momentum: Weights) -> Weights:
-        """covariance · p."""
-        return from_vector(mass["covariance"] @ to_vector(momentum), momentum)
+    def inward(self, mass: dict[str, Tensor], slope: Tensor) -> Tensor:
+        """Deviation times slope."""
+        return mass["deviation"] * slope
 
-    def observed(self, mass: dict[str, Any], params: Weights, active: Tensor) -> dict[str, Any]:
+    def inward_inverse(self, mass: dict[str, Tensor], slope: Tensor) -> Tensor:
+        """Slope over deviation."""
+        return slope / mass["deviation"]
+
+    def observed(self, mass: dict[str, Tensor], vector: Tensor, active: Tensor) -> dict[str, Tensor]:
         """Welford's update."""
         on = active.to(mass["count"].dtype)
         count = mass["count"] + on
-        w = to_vector(params)
-        before = w - mass["mean"]
+        before = vector - mass["mean"]
         mean = mass["mean"] + on * before / count.clamp(min=1.0)
-        squares = mass["squares"] + on * before.unsqueeze(-1) * (w - mean).unsqueeze(-2)
+        squares = mass["squares"] + on * self._product(before, vector - mean)
         return {**mass, "count": count, "mean": mean, "squares": squares}
 
-    def renewed(self, mass: dict[str, Any]) -> dict[str, Any]:
-        """The draws' covariance, shrunk a little."""
-        eye = torch.eye(mass["mean"].shape[-1], dtype=mass["mean"].dtype, device=mass["mean"].device)
-        covariance = _shrunk(mass["count"], mass["squares"], eye)
-        covariance = 0.5 * (covariance + covariance.mT)
+    def _product(self, a: Tensor, b: Tensor) -> Tensor:
+        return a * b
+
+    def renewed(self, mass: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The draws' variances, shrunk a little."""
         return {
+            **mass,
+            **self._estimate(mass["squares"] / (mass["count"] - 1).clamp(min=1.0), mass["count"]),
             "count": torch.zeros_like(mass["count"]),
-            "covariance": covariance,
-            "root": torch.linalg.cholesky_ex(covariance)[0],
             "mean": torch.zeros_like(mass["mean"]),
             "squares": torch.zeros_like(mass["squares"]),
         }
 
+    def _estimate(self, variance: Tensor, count: Tensor) -> dict[str, Tensor]:
+        return {"deviation": _shrunk(variance, count, 1.0).sqrt()}
+
+
+class Full(Diagonal):
+    """A dense covariance of all unknowns."""
+
+    def init(self, vector: Tensor) -> dict[str, Tensor]:
+        """The unit matrix."""
+        eye = torch.eye(vector.numel(), dtype=vector.dtype, device=vector.device)
+        return {
+            **Identity.init(self, vector),
+            "root": eye,
+            "mean": torch.zeros_like(vector),
+            "squares": torch.zeros_like(eye),
+        }
+
+    def outward(self, mass: dict[str, Tensor], vector: Tensor) -> Tensor:
+        """L s with L Lᵀ the covariance."""
+        return mass["root"] @ vector
+
+    def inward(self, mass: dict[str, Tensor], slope: Tensor) -> Tensor:
+        """Lᵀ ∇."""
+        return mass["root"].mT @ slope
+
+    def inward_inverse(self, mass: dict[str, Tensor], slope: Tensor) -> Tensor:
+        """L⁻ᵀ of it."""
+        return torch.linalg.solve_triangular(mass["root"].mT, slope.unsqueeze(-1), upper=True).squeeze(-1)
+
+    def _product(self, a: Tensor, b: Tensor) -> Tensor:
+        return a.unsqueeze(-1) * b.unsqueeze(-2)
+
+    def _estimate(self, variance: Tensor, count: Tensor) -> dict[str, Tensor]:
+        eye = torch.eye(variance.shape[-1], dtype=variance.dtype, device=variance.device)
+        covariance = _shrunk(0.5 * (variance + variance.mT), count, eye)
+        return {"root": torch.linalg.cholesky_ex(covariance)[0]}
+
+
+class Blended(Full):
+    """A dense covariance whose correlations count the more the more draws there are.
+
+    Random walks make draws so much alike that the covariance of a short window is all but singular. Believing it would
+    end the walk in the directions that it has not seen yet; believing its diagonal does not.
+    """
+
+    def _estimate(self, variance: Tensor, count: Tensor) -> dict[str, Tensor]:
+        windows = (count / (DRAWS_PER_UNKNOWN * variance.shape[-1])) ** 2
+        trust = windows / (1 + windows)
+        diagonal = torch.diag_embed(variance.diagonal(dim1=-2, dim2=-1))
+        return super()._estimate(trust * variance + (1 - trust) * diagonal, count)
+
+
+def _shrunk(variance: Tensor, count: Tensor, floor: Tensor | float) -> Tensor:
+    return variance * count / (count + REGULARISATION) + 1e-3 * REGULARISATION / (count + REGULARISATION) * floor
+
 
 def make_mass(name: str) -> Identity:
     """The mass of a name."""
-    return {"identity": Identity, "diagonal": Diagonal, "full": Full}[name]()
+    return {"identity": Identity, "diagonal": Diagonal, "full": Full, "blended": Blended}[name]()

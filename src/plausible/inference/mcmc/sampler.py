@@ -1,0 +1,161 @@
+"""What samplers of all data share: warm-up in windows, thinning, and the draws that they keep."""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from ...core.method import Method, require
+from ...core.posteriors import Samples
+from ...weights.algebra import Weights, size, to_vector
+from .adaptation import TRAJECTORIES, Search, restart, tuned, windows
+from .mass import Identity, make_mass
+
+log = logging.getLogger("plausible")
+
+DRAW_BUDGET = 4 * 1024**3  # bytes of kept draws, all modes apart
+FEW_UNKNOWNS = 64  # up to which a chain without trajectories learns a whole covariance
+MASSES = ("diagonal", "full", "identity")
+
+
+class Sampler(Method):
+    """A Markov chain on all data that finds its step size and its mass while it warms up.
+
+    The state holds the point ("params") with its log joint and its slope in the coordinates of the mass, so that no
+    transition computes them again.
+    """
+
+    full_batch: ClassVar[bool] = True
+    trains: ClassVar[bool] = False
+    search: ClassVar[Search] = TRAJECTORIES
+
+    warmup: int | None
+    thin: int
+
+    # --- what a sampler says of itself ---
+
+    @property
+    @abstractmethod
+    def given_step(self) -> float | Tensor | None:
+        """The step size that is told; None if it is to be found."""
+
+    @property
+    @abstractmethod
+    def target(self) -> float:
+        """The acceptance at which the step size is right."""
+
+    @abstractmethod
+    def first_step(self, unknowns: int) -> float:
+        """A step size to begin the search with."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """The name of its mass."""
+
+    # --- when ---
+
+    def check_course(self) -> None:
+        """Refuse a warm-up or a thinning that cannot be."""
+        require(self.warmup is None or self.warmup >= 0, f"warmup must not be negative, got {self.warmup}")
+        require(isinstance(self.thin, int) and self.thin >= 1, f"thin must be a positive integer, got {self.thin}")
+
+    def resolved(self, model: Any, num_steps: int) -> Self:
+        """Warm-up, and thinning where the draws would not fit."""
+        warmup = 2 * num_steps // 5 if self.warmup is None else self.warmup
+        require(num_steps == 0 or warmup < num_steps, f"a warm-up of {warmup} leaves no draw of {num_steps} steps")
+        bytes_each = sum(w.numel() * w.element_size() for w in model.start.values())
+        thin = max(self.thin, math.ceil((num_steps - warmup) * bytes_each / DRAW_BUDGET))
+        if thin > self.thin:
+            log.warning("every %d-th draw is kept, since more would take over %d GiB", thin, DRAW_BUDGET >> 30)
+        unknowns = size(model.start)
+        found = {"covariance": "blended" if unknowns <= FEW_UNKNOWNS else "diagonal", "unknowns": unknowns}
+        own = {k: v for k, v in found.items() if k in {f.name for f in fields(self)}}
+        return replace(self, warmup=warmup, thin=thin, **own)  # type: ignore[call-arg]
+
+    @property
+    def warm_up(self) -> int:
+        """Its length, which `resolved` has made a number."""
+        return self.warmup or 0
+
+    def kept_steps(self, num_steps: int) -> Sequence[int]:
+        """Every thin-th step after warm-up."""
+        return range(self.warm_up + self.thin - 1, num_steps, self.thin)
+
+    def adapted_steps(self, num_steps: int) -> Sequence[int]:
+        """The ends of the windows."""
+        return windows(self.warm_up)
+
+    # --- the state ---
+
+    @property
+    def mass_rule(self) -> Identity:
+        """How its mass works."""
+        return make_mass(self.kind)
+
+    def init(self, model: Any, params: Weights) -> dict[str, Any]:
+        """The point, the mass, and what adaptation remembers."""
+        vector = to_vector(params)
+        start = self.first_step(vector.numel()) if self.given_step is None else self.given_step
+        zero = torch.zeros((), dtype=vector.dtype, device=vector.device)
+        return {
+            "params": params,
+            "log_joint": zero,
+            "slope": torch.zeros_like(vector),
+            "mass": self.mass_rule.init(vector),
+            "tuning": restart((zero + start).log(), self.search),
+            "noted": {name: zero.clone() for name in self.noted_names},
+        }
+
+    @property
+    def noted_names(self) -> tuple[str, ...]:
+        """What is noted beside every draw."""
+        return ("log_joint", "acceptance")
+
+    def prepared(self, model: Any, state: dict[str, Any], batch: Any) -> dict[str, Any]:
+        """The log joint and the slope where the chain starts."""
+        log_joint, slope = model.slope(state["params"], batch)
+        return {**state, "log_joint": log_joint, "slope": self.mass_rule.inward(state["mass"], to_vector(slope))}
+
+    def step_size_now(self, state: dict[str, Any], step: Tensor) -> Tensor:
+        """What is told, or the search's last one while it lasts and then its average."""
+        if self.given_step is not None:
+            return torch.zeros_like(state["log_joint"]) + self.given_step
+        tuning = state["tuning"]
+        return torch.where(step < self.warm_up, tuning["log_step"], tuning["log_mean_step"]).exp()
+
+    def learned(self, state: dict[str, Any], point: Tensor, acceptance: Tensor, step: Tensor) -> dict[str, Any]:
+        """The mass's and the step size's memory after a transition, which warm-up alone changes."""
+        warm = step < self.warm_up
+        settled = step >= min(75, self.warm_up // 6)  # the way from the start is no part of the posterior's width
+        return {
+            "mass": self.mass_rule.observed(state["mass"], point, warm & settled),
+            "tuning": tuned(state["tuning"], acceptance, self.target, warm, self.search),
+        }
+
+    def adapt(self, model: Any, state: dict[str, Any], step: int) -> dict[str, Any]:
+        """At the end of a window the draws' covariance becomes the inverse mass, and the step size is sought anew."""
+        if step not in windows(self.warm_up) or self.kind == "identity":
+            return state
+        rule = self.mass_rule
+        mass = rule.renewed(state["mass"])
+        slope = rule.inward(mass, rule.inward_inverse(state["mass"], state["slope"]))
+        return {**state, "mass": mass, "slope": slope, "tuning": restart(state["tuning"]["log_step"], self.search)}
+
+    # --- the draws ---
+
+    def keep(self, model: Any, state: dict[str, Any]) -> dict[str, Any]:
+        """The draw and what was noted of it."""
+        return {"params": state["params"], "statistics": state["noted"]}
+
+    def posterior(self, model: Any, state: dict[str, Any], draws: Any) -> Samples:
+        """The kept draws."""
+        require(draws is not None, "no draw was kept; run more steps")
+        return Samples(model, draws["params"], draws["statistics"])

@@ -1,0 +1,164 @@
+"""What all samplers of all data share: where they may start, what they learn, and how they show that they failed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tests.inference.mcmc.truth import CORRELATED, chains_of, conditioned, normal, statistic
+
+import plausible as pl
+from plausible.inference.mcmc.mass import make_mass
+from plausible.weights.algebra import to_vector
+
+QUIET = {"progress": False, "device": "cpu", "compile": False}
+METHODS = [pl.HMC(warmup=2), pl.NUTS(warmup=2), pl.MALA(warmup=2), pl.Metropolis(warmup=2)]
+every_sampler = pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
+
+
+def zeros(count: int) -> torch.Tensor:
+    return torch.zeros(count, dtype=torch.float64)
+
+
+@every_sampler
+@pytest.mark.parametrize("value", [-math.inf, math.nan])
+def test_a_start_without_density_is_an_error_that_names_it(method, value):
+    density = pl.LogDensity(lambda p: torch.where(p["x"].sum() < 2, value, -0.5 * (p["x"] ** 2).sum()), {"x": zeros(2)})
+    start = {"x": torch.tensor([[3.0, 0.0], [1.0, 0.0]]).double()}
+    with pytest.raises(ValueError, match=f"the log joint is {value:g} where mode 1 starts"):
+        pl.fit(density, None, method, steps=5, num_modes=2, init=start, **QUIET)
+
+
+@pytest.mark.parametrize("method", METHODS[:3], ids=lambda m: type(m).__name__)
+def test_a_start_without_a_slope_is_an_error_that_names_it(method):
+    density = pl.LogDensity(lambda p: -p["x"].sum().sqrt(), {"x": zeros(1)})
+    with pytest.raises(ValueError, match="slope of the log joint is not finite where mode 0 starts"):
+        pl.fit(density, None, method, steps=5, **QUIET)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pl.HMC(step_size=1e3, warmup=2),
+        pl.NUTS(step_size=1e3, warmup=2),
+        pl.MALA(step_size=1e3, warmup=2),
+        pl.Metropolis(scale=1e6, warmup=2),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_chains_that_never_accept_are_reported(method):
+    posterior = pl.fit(normal(zeros(2), CORRELATED), None, method, steps=30, num_modes=2, seed=1, **QUIET)
+    found = posterior.diagnostics()
+    assert not found.ok and any("hardly ever accepted" in m for m in found.messages)
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "full", "blended"])
+def test_a_mass_is_the_covariance_of_the_draws_that_it_saw(kind):
+    covariance = conditioned(3, 50.0)
+    root = torch.linalg.cholesky(covariance)
+    draws = torch.randn(4000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64) @ root.T + 2.0
+    rule = make_mass(kind)
+    mass, on = rule.init(draws[0]), torch.tensor(True)
+    for draw in draws:
+        mass = rule.observed(mass, draw, on)
+    mass = rule.renewed(rule.observed(mass, draws[0] + 1e6, ~on))
+    eye = torch.eye(3, dtype=torch.float64)
+    outward = torch.stack([rule.outward(mass, e) for e in eye], 1)
+    expected = torch.diag(draws.T.cov().diagonal()) if kind == "diagonal" else draws.T.cov()
+    torch.testing.assert_close(outward @ outward.T, expected, rtol=5e-3, atol=2e-3)
+    torch.testing.assert_close(torch.stack([rule.inward(mass, e) for e in eye], 1), outward.T)
+    slope = torch.tensor([1.0, -2.0, 0.5]).double()
+    torch.testing.assert_close(rule.inward_inverse(mass, rule.inward(mass, slope)), slope)
+
+
+def test_a_covariance_of_few_draws_is_believed_in_its_diagonal_only():
+    draws = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
+    rule = make_mass("blended")
+    mass = rule.init(draws[0])
+    for draw in draws:
+        mass = rule.observed(mass, draw, torch.tensor(True))
+    root = rule.renewed(mass)["root"]
+    covariance = root @ root.T
+    assert covariance[0, 1] / covariance[0, 0] < 0.1  # the draws' own correlation is 1
+
+
+@pytest.mark.parametrize("mass", ["diagonal", "full", "identity"])
+def test_the_slope_that_a_state_holds_is_that_of_its_point_in_its_mass(mass):
+    """Nothing computes it again: it is carried through acceptances and through renewals of the mass."""
+    density = normal(zeros(3), conditioned(3, 10.0))
+    seen = []
+
+    class Watched(pl.HMC):
+        def adapt(self, model, state, step):
+            state = super().adapt(model, state, step)
+            _, slope = density.slope(state["params"])
+            seen.append((state["slope"], self.mass_rule.inward(state["mass"], to_vector(slope))))
+            return state
+
+    pl.fit(density, None, Watched(mass=mass, warmup=40), steps=45, seed=0, **QUIET)
+    assert len(seen) > 3
+    for held, fresh in seen:
+        torch.testing.assert_close(held, fresh)
+
+
+@pytest.mark.parametrize(("size", "target"), [(1, 0.44), (6, 0.234)])
+def test_a_random_walk_is_accepted_as_often_as_serves_it_best(size, target):
+    density = normal(zeros(size), conditioned(size, 9.0) if size > 1 else torch.eye(1, dtype=torch.float64))
+    posterior = pl.fit(density, None, pl.Metropolis(warmup=300), steps=400, num_modes=64, seed=1, **QUIET)
+    assert abs(float(statistic(posterior, "acceptance").mean()) - target) < 0.08
+
+
+def test_langevin_steps_are_accepted_as_often_as_serves_them_best():
+    density = normal(zeros(6), conditioned(6, 9.0))
+    posterior = pl.fit(density, None, pl.MALA(warmup=200), steps=280, num_modes=64, seed=1, **QUIET)
+    assert abs(float(statistic(posterior, "acceptance").mean()) - 0.574) < 0.12
+
+
+def test_a_random_walk_never_asks_for_a_slope_after_its_start():
+    counted = []
+    density = normal(zeros(2), CORRELATED)
+    original = type(density).slope
+
+    class Counted(pl.LogDensity):
+        def slope(self, params, batch=None):
+            counted.append(1)
+            return original(self, params, batch)
+
+    counting = Counted(density.log_prob, {"x": zeros(2)})
+    posterior = pl.fit(counting, None, pl.Metropolis(scale=0.7, warmup=5), steps=30, **QUIET)
+    assert len(counted) == 1 and len(posterior.draws["x"].unique(dim=0)) > 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        (pl.MALA, {"step_size": 0.0}),
+        (pl.MALA, {"thin": 0}),
+        (pl.Metropolis, {"scale": -1.0}),
+        (pl.Metropolis, {"warmup": -1}),
+    ],
+    ids=["MALA-step_size", "MALA-thin", "Metropolis-scale", "Metropolis-warmup"],
+)
+def test_wrong_settings_are_refused_when_they_are_given(kind, wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        kind(**wrong)
+
+
+def test_a_model_of_a_network_has_the_same_log_joint_with_and_without_a_slope():
+    x, y = torch.randn(9, 2, generator=torch.Generator().manual_seed(0)), torch.zeros(9, 1)
+    for prior in (pl.priors.Normal(scale=0.5), pl.priors.Laplace(scale=0.5), pl.priors.StudentT(df=4.0)):
+        model = pl.BayesianModel(torch.nn.Linear(2, 1), pl.likelihoods.Normal(), prior=prior, temperature=0.5)
+        method = pl.Metropolis(scale=0.1, warmup=1)
+        posterior = pl.fit(model, (x, y), method, steps=6, seed=0, **QUIET)
+        last = {k: v[-1] for k, v in posterior.draws.items()}
+        torch.testing.assert_close(posterior.statistics["log_joint"][-1], model.log_joint(last, (x, y), num_data=9))
+
+
+def test_a_vectorised_chain_of_every_sampler_has_the_draws_of_its_lone_twin():
+    density = normal(zeros(2), CORRELATED)
+    for method in METHODS:
+        together, apart = (
+            pl.fit(density, None, method, steps=8, num_modes=2, seed=3, vectorise=v, **QUIET) for v in (True, False)
+        )
+        torch.testing.assert_close(chains_of(together), chains_of(apart), rtol=1e-9, atol=1e-9)
