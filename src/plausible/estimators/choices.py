@@ -25,7 +25,7 @@ NETWORK = 0x6E6574  # the stream of a seed that initialises the network
 HIDDEN = (64,)
 SMALLEST_BATCH, LARGEST_BATCH, BATCHES = 64, 512, 32  # about so many batches an epoch, in these bounds
 EPOCHS, FEWEST_STEPS = 50, 1000  # whichever is longer: a small table needs steps, a large one passes
-TRANSITIONS = 500  # of methods that see all data at every step
+SLOPES = 32_000  # of methods that see all data at every step: 500 transitions of HMC
 
 
 def method_for(given: Method | str | None) -> Method:
@@ -86,8 +86,9 @@ def batch_size_for(rows: int) -> int:
 
 def steps_for(method: Method, rows: int, batch_size: int) -> int:
     """How long to run."""
-    if method.unfold()[0].full_batch:
-        return TRANSITIONS
+    own = method.unfold()[0]
+    if own.full_batch:
+        return SLOPES // own.slopes_per_step
     return max(FEWEST_STEPS, EPOCHS * math.ceil(rows / batch_size))
 
 

@@ -158,7 +158,8 @@ def _trained(row: DigitsRow, root: Path | None) -> list[list[Delta | Dropout]]:
         )  # fmt: skip
         assert isinstance(snapshots, Samples)
         moments = [{"params": tree.unstack(snapshots.draws, k)} for k in range(len(snapshots))]
-        found.append([method.posterior(snapshots.model, moment, None) for moment in moments])
+        resolved = method.resolved(snapshots.model, num_steps=1)
+        found.append([resolved.posterior(snapshots.model, moment, None) for moment in moments])
     return found
 
 

@@ -358,9 +358,12 @@ def names() -> list[str]:
     return [entry.name for entry in ENTRIES]
 
 
+ABBREVIATIONS = {"bbb": "bayes-by-backprop", "csgmcmc": "cyclical-sgmcmc"}  # as papers have them
+
+
 def find(name: str) -> Entry:
     """The method of this name, as on the command line or in Python, in any case."""
-    wanted = name.strip().lower()
+    wanted = ABBREVIATIONS.get(name.strip().lower(), name.strip().lower())
     for entry in ENTRIES:
         if wanted in (entry.name, entry.class_name.lower()):
             return entry

@@ -18,6 +18,7 @@ from ..core.method import Method
 from ..core.model import BayesianModel
 from ..core.predictive import Predictive
 from ..datasets import Dataset
+from ..inference.mcmc import HMC
 from .agreement import plain_words
 from .images import IMAGES, image_setting
 from .scoring import columns, over_seeds, scores
@@ -197,7 +198,9 @@ class _Study:
         model = self.model or model_for(self.data, self.setting, seed)
         length: dict[str, Any] = {"epochs": self.setting.epochs}
         if method.full_batch:
-            length = {"steps": self.setting.transitions, "num_modes": self.setting.chains}
+            # As many slopes as HMC would take: a transition of Metropolis or MALA is a sixty-fourth of one of HMC.
+            steps = self.setting.transitions * HMC.slopes_per_step // method.slopes_per_step
+            length = {"steps": steps, "num_modes": self.setting.chains}
         # A network that was given has one set of weights; every seed needs its own start.
         init = "reset" if self.model is not None else None
         return fit(model, train, method, seed=seed, init=init, progress=False, **length)

@@ -15,7 +15,6 @@ from ..core.method import Method
 from ..core.model import BayesianModel
 from ..datasets import Dataset
 from ..inference.laplace import Laplace
-from ..inference.mcmc import SGHMC, SGLD, CyclicalSGMCMC
 from ..tabular.training import CLIMB
 from ..tabular.training import METHODS as TABLE_METHODS
 from ..weights.rng import forked
@@ -37,9 +36,6 @@ METHODS: dict[str, Method] = {
     **TABLE_METHODS,
     # Of the last layer: around all weights of these networks, which fit their data, predictions come out too unsure.
     "laplace": Laplace(base=CLIMB, subset="last-layer"),
-    "sgld": SGLD(),
-    "sghmc": SGHMC(),
-    "cyclical-sgmcmc": CyclicalSGMCMC(),
 }
 # What runs when nobody names a method: those that a reader should know first, and no more than minutes can hold.
 UNASKED = ("map", "deep-ensemble", "swag", "multiswag", "laplace", "hmc")
