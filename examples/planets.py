@@ -26,7 +26,7 @@ EARTH = 3.0e-6  # in suns
 YEAR = 365.25
 SYSTEM = {
     "masses": [5 * EARTH, 4 * EARTH, 6 * EARTH],
-    "periods": [10.0, 13.3, 17.9],  # days
+    "periods": [10.0, 14.2, 19.8],  # days
     "eccentricities": [0.03, 0.02, 0.04],
     "inclinations": [0.01, 0.02, 0.01],
     "longitudes_of_pericentre": [0.3, 2.0, 4.1],

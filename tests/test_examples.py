@@ -15,6 +15,7 @@ PICTURES = {
     "planets": "planets.png",
     "planets_constrain": "planets_constrain.png",
 }
+ARGUMENTS = {"planets_constrain": ["12"]}  # draws: enough to see that it runs
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -22,7 +23,7 @@ def start(example: str, folder: Path) -> str:
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths, "MPLCONFIGDIR": str(folder)}
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLES / f"{example}.py"), str(folder)],
+        [sys.executable, "-W", "error", str(EXAMPLES / f"{example}.py"), str(folder), *ARGUMENTS.get(example, [])],
         cwd=folder, env=environment, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 FACTOR = 0.5  # the inner circle's radius
-ARC = 400  # places along a half circle that its density is summed over
-OPTIMUM_DRAWS = 200_000
+ARC = 100  # places along a half circle that its density is summed over; a third of the smallest noise apart
+OPTIMUM_DRAWS = 100_000
 GRID = 161  # places along an axis, where the boundary is looked for
 EDGE = 3.0  # deviations of noise that a picture shows around the curves
 SETS = ("moons", "circles")
@@ -61,11 +61,21 @@ def best_guess(name: str, noise: float, x: Tensor) -> Tensor:
 
 
 @functools.cache
+def _class_probabilities(name: str, noise: float) -> Tensor:
+    """Of both classes at many fresh points."""
+    x, _ = drawn_points(name, noise, OPTIMUM_DRAWS, OPTIMUM_SEED)
+    return torch.cat([log_densities(name, noise, block).softmax(1) for block in x.split(20_000)])
+
+
 def optimal_accuracy(name: str, noise: float) -> float:
     """How often the best guess is right: the mean over fresh points of the larger class probability."""
-    x, _ = drawn_points(name, noise, OPTIMUM_DRAWS, OPTIMUM_SEED)
-    shares = [log_densities(name, noise, block).softmax(1).amax(1).sum() for block in x.split(20_000)]
-    return float(torch.stack(shares).sum()) / OPTIMUM_DRAWS
+    return float(_class_probabilities(name, noise).amax(1).mean())
+
+
+def optimal_nll(name: str, noise: float) -> float:
+    """The mean entropy of the class: no forecast has a smaller negative log likelihood."""
+    shares = _class_probabilities(name, noise)
+    return -float(torch.xlogy(shares, shares).sum(1).mean())
 
 
 def picture_bounds(name: str, noise: float) -> tuple[float, float, float, float]:

@@ -58,6 +58,18 @@ ENTRIES = (
         summary="a fully connected network on MNIST by Bayes by backprop",
     ),
     Entry(
+        name="advi-priors",
+        module="advi_priors",
+        paper="Kucukelbir, Tran, Ranganath, Gelman & Blei (2017)",
+        summary="priors and hyperpriors of a small network under ADVI on moons and circles",
+    ),
+    Entry(
+        name="advi-mnist",
+        module="advi_mnist",
+        paper="Kucukelbir, Tran, Ranganath, Gelman & Blei (2017)",
+        summary="a convolutional network on MNIST by ADVI, and which images it is unsure of",
+    ),
+    Entry(
         name="csgmcmc-25gaussians",
         module="csgmcmc_25gaussians",
         paper="Zhang, Li, Zhang, Chen & Wilson (2020)",
