@@ -3,7 +3,7 @@
     python benchmarks/planet_series.py --root DATA --out results/planets-gpu.json
     python benchmarks/planet_series.py --root DATA --posterior FILE      # one that the study has trained
 
-An integration to 10⁹ orbits takes half a day, so its time is extrapolated from the rate of the short one, taken in the same run.
+An integration to 10⁹ orbits takes hours, so its time is extrapolated from the rate of the short one, taken in the same run.
 """
 
 from __future__ import annotations

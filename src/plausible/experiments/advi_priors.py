@@ -9,11 +9,12 @@ import functools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import plausible as pl
 
@@ -58,7 +59,7 @@ class PriorRow(Row):
         test: Further points of its own.
         fresh: Points that all seeds are judged by.
         learning_rate: Of Adam; None leaves it to the method.
-        gradients: Draws a step.
+        restarts: Trainings on the same data, of which the one with the highest ELBO counts.
         samples: Draws of a prediction.
     """
 
@@ -70,22 +71,38 @@ class PriorRow(Row):
     train: int = 700
     test: int = 300
     fresh: int = 20_000
-    learning_rate: float | None = 0.05
-    gradients: int = 1
+    learning_rate: float | None = 0.03
+    restarts: int = 2
     samples: int = 100
 
 
 @dataclass(frozen=True)
 class Points:
-    """What one network is trained on, judged by, and judged by once more."""
+    """What one network is trained on, and further points of the same draw."""
 
     train: tuple[Tensor, Tensor]
     test: tuple[Tensor, Tensor]
 
 
+class NormalStart(nn.Linear):
+    """A layer that starts with standard normal weights.
+
+    torch's own start is so small that tanhs are straight lines: the entropy then blurs the weights before the tanhs bend,
+    and on circles most runs end without any boundary.
+    """
+
+    def reset_parameters(self) -> None:
+        """Draw all weights."""
+        nn.init.normal_(self.weight)
+        nn.init.normal_(self.bias)
+
+
 def model_for(row: PriorRow) -> pl.BayesianModel:
     """Two inputs, tanh, two classes."""
-    network = pl.networks.MLP(2, row.hidden, 2, activation="tanh")
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise((2, *row.hidden, 2)):
+        layers += [NormalStart(inputs, outputs), nn.Tanh()]
+    network = nn.Sequential(*layers[:-1])
     prior: pl.priors.Prior
     if row.family == "flat":
         prior = pl.priors.Flat()
@@ -110,14 +127,23 @@ def _fresh(name: str, place: int, count: int) -> tuple[Tensor, Tensor, float]:
 
 
 def _fitted(row: PriorRow, places: Sequence[int]) -> Answers:
-    """All sets, noises and seeds at once."""
-    wanted = [(name, place, seed) for name in SETS for place in places for seed in range(row.seeds)]
+    """All sets, noises, seeds and restarts at once."""
+    wanted = [(name, place, seed) for name in SETS for place in places for seed in range(row.seeds)] * row.restarts
     found = pl.fit_many(
         model_for(row), [_points(*which, row.train, row.test).train for which in wanted],
-        pl.ADVI(learning_rate=row.learning_rate, num_samples=row.gradients), seed=[seed for _, _, seed in wanted],
-        steps=row.epochs, batch_size=row.train, init="reset", progress=False,
+        pl.ADVI(learning_rate=row.learning_rate), seed=list(range(len(wanted))), steps=row.epochs, batch_size=row.train,
+        init="reset", progress=False,
     )  # fmt: skip
-    return dict(zip(wanted, found, strict=True))
+    best: Answers = {}
+    for which, answer in zip(wanted, found, strict=True):
+        if which not in best or elbo(answer) > elbo(best[which]):
+            best[which] = answer
+    return best
+
+
+def elbo(answer: pl.Posterior) -> float:
+    """Under a flat prior, which has no evidence, up to a constant that all restarts share."""
+    return answer.diagnostics().table["elbo"]["value"]
 
 
 @functools.lru_cache(maxsize=4)
@@ -254,10 +280,10 @@ def _mean(values: Sequence[float]) -> float:
 
 def toy(row: PriorRow) -> PriorRow:
     """Two seeds, few points, few steps."""
-    return replace(row, full=False, epochs=20, seeds=2, train=40, test=20, fresh=100, samples=8)
+    return replace(row, full=False, epochs=20, seeds=2, restarts=1, train=40, test=20, fresh=100, samples=8)
 
 
-FIRST = PriorRow(name="normal-fixed", family="normal", epochs=4000)
+FIRST = PriorRow(name="normal-fixed", family="normal", epochs=3000)
 ROWS = (
     replace(FIRST, name="bayes-optimal", family="optimal", epochs=0),
     *(
@@ -319,8 +345,8 @@ STUDY = Study(
     differences=(
         "the published noise is not stated; ours is where the Bayes-optimal accuracy is the published one",
         "judged by 20,000 fresh points; the published accuracies are of 300",
-        f"{FIRST.epochs:,} full-batch steps (an epoch is a step here) of Adam along a cosine, one draw each; the published "
-        "course is not stated",
+        f"{FIRST.epochs:,} full-batch steps (an epoch is a step here) of Adam along a cosine, one draw each, from standard normal "
+        "weights; of two trainings the one with the higher ELBO counts; the published course is not stated",
         "hyperpriors are those of scale or shape 1, one scale a layer; the grid-tuned scale is chosen by the other 300 points, "
         "which the learnt ones do not see",
     ),
