@@ -35,7 +35,13 @@ def draw_uncertainty(results: Results, path: Path) -> None:
     left, right = figure.subplots(1, 2)
     for group, colour, label in ((~told["wrong"], RIGHT, "right"), (told["wrong"], WRONG, "wrong")):
         left.plot(
-            told["expected_error"][group], told["deviation"][group], ".", color=colour, markersize=4, alpha=0.5, label=label
+            told["expected_error"][group],
+            told["deviation"][group],
+            ".",
+            color=colour,
+            markersize=4,
+            alpha=0.5,
+            label=label,
         )
     left.set_ylabel("deviation over draws of the class's probability", fontsize=9)
     left.legend(fontsize=8)
@@ -86,8 +92,8 @@ PICTURES = (
         name="uncertainty",
         caption=(
             "Left: the standard deviation over draws of the predicted class's probability against the expected error, of all "
-            "wrong test images and 2,000 right ones. Right: the share of wrong images among those of similar expected error, with "
-            "their number. First seed, fixed scales."
+            "wrong test images and 2,000 right ones. Right: the share of wrong images among those of similar expected error, "
+            "with their number. First seed, fixed scales."
         ),
         needs=(ROW,),
         draw=draw_uncertainty,

@@ -20,12 +20,16 @@ WIDEST, BINS = 6.0, 60  # of the histogram of last-layer weights; what is beyond
 SMALL = 0.1  # a weight whose mean is below it is next to nothing
 
 
-def guessed(answer: pl.Posterior, x: Tensor, y: Tensor, samples: int) -> dict[str, float]:
-    """Accuracy in per cent and mean negative log likelihood of the average over the posterior."""
-    x, y = x.to(answer.device), y.to(answer.device)
+def guessed(answer: pl.Posterior, parts: Sequence[tuple[Tensor, Tensor]], samples: int) -> list[dict[str, float]]:
+    """Of each part, accuracy in per cent and mean negative log likelihood of the average over the posterior."""
+    x, y = (torch.cat(tensors).to(answer.device) for tensors in zip(*parts, strict=True))
     predicted = answer.predict(x, num_samples=samples)
-    right = (predicted.probs.argmax(1) == y).double().mean()
-    return {"accuracy": 100 * float(right), "nll": -float(predicted.log_prob(y).double().mean())}
+    right, log_prob = (predicted.probs.argmax(1) == y).double(), predicted.log_prob(y).double()
+    sizes = [len(own) for _, own in parts]
+    return [
+        {"accuracy": 100 * float(r.mean()), "nll": -float(p.mean())}
+        for r, p in zip(right.split(sizes), log_prob.split(sizes), strict=True)
+    ]
 
 
 def mean_and_interval(values: Sequence[float], level: float = 0.95) -> dict[str, float]:

@@ -92,7 +92,9 @@ def _distances(panel: Any, results: Results, name: str) -> None:
     for cell in (*MAPPED.values(), "flat"):
         told = _details(results, cell)["boundary"][name]
         rho = estimate(told["correlation"]).mean
-        panel.plot(told["distance"], told["deviation"], marker="o", markersize=3, label=f"{cell}: ρ = {rho:.2f}", **_look(cell))
+        panel.plot(
+            told["distance"], told["deviation"], marker="o", markersize=3, label=f"{cell}: ρ = {rho:.2f}", **_look(cell)
+        )
     panel.set_xlabel("distance from the Bayes-optimal boundary", fontsize=8)
     panel.set_ylabel("standard deviation of the probability", fontsize=8)
     panel.set_ylim(bottom=0)
@@ -109,7 +111,9 @@ def draw_gains(results: Results, path: Path) -> None:
             for place, cell in enumerate(reversed(learnt)):
                 told = _details(results, cell)["gain"][name]
                 bars = [[told["mean"] - told["low"]], [told["high"] - told["mean"]]]
-                panel.errorbar([told["mean"]], [place], xerr=bars, fmt="o", capsize=3, markersize=4, color=_look(cell)["color"])
+                panel.errorbar(
+                    [told["mean"]], [place], xerr=bars, fmt="o", capsize=3, markersize=4, color=_look(cell)["color"]
+                )
             panel.axvline(0, color="black", linewidth=1)
             panel.set_yticks(range(len(learnt)), list(reversed(learnt)))
             panel.set_xlabel("NLL of the fixed scale minus that of the learnt one", fontsize=9)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
 FACTOR = 0.5  # the inner circle's radius
-ARC = 100  # places along a half circle that its density is summed over; a third of the smallest noise apart
+ARC = 100  # nodes along a half circle: their distance is half of the smallest noise
 OPTIMUM_DRAWS = 100_000
 GRID = 161  # places along an axis, where the boundary is looked for
 EDGE = 3.0  # deviations of noise that a picture shows around the curves
@@ -35,12 +36,12 @@ def log_densities(name: str, noise: float, x: Tensor) -> Tensor:
 
 
 def _moons(noise: float, x: Tensor) -> Tensor:
-    """The blur is averaged over places along each half circle, which are evenly likely."""
-    angle = math.pi * (torch.arange(ARC, dtype=torch.float64, device=x.device) + 0.5) / ARC
+    """The blur is averaged over each half circle, all angles being evenly likely, by Gauss and Legendre's rule."""
+    nodes, weights = (torch.from_numpy(v).to(x.device) for v in np.polynomial.legendre.leggauss(ARC))
+    angle, log_share = math.pi * (nodes + 1) / 2, (weights / 2).log()
     upper = torch.stack([angle.cos(), angle.sin()], 1)
     lower = torch.stack([1 - angle.cos(), 0.5 - angle.sin()], 1)
-    # Places far closer together than the noise: the midpoint rule is as good as exact.
-    found = [torch.logsumexp(-(torch.cdist(x, arc) ** 2) / (2 * noise**2), 1) - math.log(ARC) for arc in (upper, lower)]
+    found = [torch.logsumexp(log_share - torch.cdist(x, arc) ** 2 / (2 * noise**2), 1) for arc in (upper, lower)]
     return torch.stack(found, 1) - math.log(2 * math.pi * noise**2)
 
 

@@ -58,7 +58,7 @@ METHODS: dict[str, Method] = {
     "sghmc": SGHMC(),
     "cyclical-sgmcmc": CyclicalSGMCMC(),
     "hmc": HMC(trajectory_length=0.5),
-    "nuts": NUTS(),
+    "nuts": NUTS(max_depth=7),  # 127 leapfrogs; a network's posterior would have up to 1,023
     "mala": MALA(),
     "metropolis": Metropolis(),
 }
