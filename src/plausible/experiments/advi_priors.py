@@ -292,7 +292,7 @@ def toy(row: PriorRow) -> PriorRow:
     )
 
 
-FIRST = PriorRow(name="normal-fixed", family="normal", epochs=2500)
+FIRST = PriorRow(name="normal-fixed", family="normal", epochs=3000)
 ROWS = (
     replace(FIRST, name="bayes-optimal", family="optimal", epochs=0),
     *(

@@ -78,13 +78,13 @@ ENTRIES = (
     Entry(
         name="sghmc-variance-reduction",
         module="sghmc_variance_reduction",
-        paper="Dubey et al. (2016); Li, Zhang, Cheng, Zhu & Li (2019)",
+        paper="Dubey, Reddi, Williamson et al. (2016); Li, Zhang, Cheng, Zhu & Li (2019)",
         summary="SGHMC with SVRG and SAGA at equal cost on UCI regression",
     ),
     Entry(
         name="sgld-mnist",
         module="sgld_mnist",
-        paper="Welling & Teh (2011); Li, Chen, Carlson & Carin (2016)",
+        paper="Welling & Teh (2011), and Li, Chen, Carlson & Carin (2016)",
         summary="SGLD, plain and preconditioned, on MNIST",
     ),
     Entry(
