@@ -1,6 +1,7 @@
 """Priors of a small network's weights, with scales that are fixed or learnt, under ADVI (Kucukelbir et al., 2017).
 
-Nothing was chosen by a test part.
+The width that weights start with and the learning rate were picked by the gap on fresh points at noises 0.43 (moons) and 0.37
+(circles) with eight seeds, and two trainings of each posterior were decided on after seeing those: scores there are not blind.
 """
 
 from __future__ import annotations

@@ -101,8 +101,8 @@ def toy(row: MNISTRow) -> MNISTRow:
     )  # fmt: skip
 
 
-MIXTURE = MNISTRow(name="scale-mixture", epochs=600, scales=(1.0, 0.0025), weights=(0.5, 0.5))
-NORMAL = MNISTRow(name="normal", epochs=600)
+MIXTURE = MNISTRow(name="scale-mixture", epochs=300, seeds=1, scales=(1.0, 0.0025), weights=(0.5, 0.5))
+NORMAL = MNISTRow(name="normal", epochs=300, seeds=1)
 STUDY = Study(
     name="bayes-by-backprop-mnist",
     title="Bayes by backprop on MNIST",

@@ -317,8 +317,8 @@ STUDY = Study(
         "trained on resonant systems alone, eight tenths of 9,999",
         "the features' own integration met within 10⁴ orbits in 645 systems; what is missing of them is flagged, not left out",
         "one time of each system; the authors count a system and its shadow as two",
-        "no copies of a system were found in this set: masses are no closer to each other than in shuffled columns, no two systems "
-        "have the same features, and no two draws share a recorded seed, so a split by system is a split by group",
+        "no copies of a system were found in this set: masses are no closer to each other than in shuffled columns, no two "
+        "systems have the same features, and no two draws share a recorded seed, so a split by system is a split by group",
         "rows of KOI-1576 are of the networks and trees that the rows above them trained",
     ),
     repetition="seed",

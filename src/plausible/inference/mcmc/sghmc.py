@@ -28,7 +28,7 @@ class SGHMC(StochasticGradientSampler):
     exp(log joint) times that of p ~ N(0, I), but for the error of finite steps.
 
     Args:
-        step_size: h. None is K^(−1/3) √(T / N) for K steps, and at most a tenth of √(T / N).
+        step_size: h. None is 2 K^(−1/3) √(T / N) for K steps, and at most a fifth of √(T / N).
         friction: D. None is a tenth of 1 / h.
         burn_in: Steps before the first draw.
         thin: Keep every so many-th draw.
@@ -63,7 +63,7 @@ class SGHMC(StochasticGradientSampler):
 
     def with_step_size(self, model: Any, num_steps: int) -> Self:
         """h and D from N and K, and how often a snapshot is taken."""
-        h = self.step_size or min(0.1, max(1, num_steps) ** (-1 / 3)) * data_scale(model) ** -0.5
+        h = self.step_size or min(0.2, 2 * max(1, num_steps) ** (-1 / 3)) * data_scale(model) ** -0.5
         friction = self.friction or DECAY / h
         every = self.snapshot_every or model.steps_per_epoch
         found = replace(self, step_size=h, friction=friction, snapshot_every=every)

@@ -32,8 +32,8 @@ class SGLD(StochasticGradientSampler):
     directions come out too wide, up to twice the variance of a normal.
 
     Args:
-        step_size: ε. None is 0.1 K^(−1/3) T / N for K steps, and at most a hundredth of T / N: bias and variance of K steps
-            are then of one order (Teh, Thiery & Vollmer, 2016). A tenth of that with the preconditioner.
+        step_size: ε. None is K^(−1/3) T / N for K steps, and at most a tenth of T / N: bias and variance of K steps are then
+            of one order (Teh, Thiery & Vollmer, 2016). A hundredth of that with the preconditioner.
         burn_in: Steps before the first draw.
         thin: Keep every so many-th draw.
         preconditioned: Whether coordinates have step sizes of their own.
@@ -53,7 +53,7 @@ class SGLD(StochasticGradientSampler):
         """ε from N and K."""
         if self.step_size is not None:
             return self
-        rate = min(0.01, 0.1 * max(1, num_steps) ** (-1 / 3)) * (0.1 if self.preconditioned else 1.0)
+        rate = min(0.1, max(1, num_steps) ** (-1 / 3)) * (0.01 if self.preconditioned else 1.0)
         return replace(self, step_size=rate / data_scale(model))
 
     def init(self, model: Any, params: Weights) -> dict[str, Any]:
