@@ -246,10 +246,10 @@ def test_step_sizes_follow_from_the_data_the_temperature_and_the_number_of_steps
     def found(method, steps, **settings):
         return method.resolved(model(mlp(), **settings).bound(num_data=400.0), steps)
 
-    assert found(pl.SGLD(), 8000).step_size == pytest.approx(0.1 / 20 / 400)
-    assert found(pl.SGLD(), 10, temperature=0.5).step_size == pytest.approx(0.01 / 800)
+    assert found(pl.SGLD(), 8000).step_size == pytest.approx(1 / 20 / 400)
+    assert found(pl.SGLD(), 10, temperature=0.5).step_size == pytest.approx(0.1 / 800)
     hot = found(pl.SGHMC(), 8000)
-    assert hot.step_size == pytest.approx(0.05 / 20) and hot.friction * hot.step_size == pytest.approx(0.1)
+    assert hot.step_size == pytest.approx(2 / 20 / 20) and hot.friction * hot.step_size == pytest.approx(0.1)
 
 
 # --- thermometers in words ---

@@ -78,7 +78,7 @@ ENTRIES = (
     Entry(
         name="sghmc-variance-reduction",
         module="sghmc_variance_reduction",
-        paper="Dubey, Reddi, Williamson et al. (2016); Li, Zhang, Cheng, Zhu & Li (2019)",
+        paper="Dubey, Reddi et al. (2016); Li, Zhang, Cheng et al. (2019)",
         summary="SGHMC with SVRG and SAGA at equal cost on UCI regression",
     ),
     Entry(

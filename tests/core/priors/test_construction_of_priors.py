@@ -61,6 +61,6 @@ def test_fan_in_needs_a_prior(wrong):
 
 
 def test_every_prior_is_in_the_registry_under_its_own_name():
-    classes = {v.__name__: v for v in vars(priors).values() if isinstance(v, type) and issubclass(v, priors.Prior)}
+    classes = {name: vars(priors)[name] for name in priors.__all__ if isinstance(vars(priors)[name], type)}
     del classes["Prior"]
     assert priors.registry == classes

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 REGULARISATION = 5.0  # Stan's: as if so many draws of variance 1e-3 had been seen besides
-DRAWS_PER_UNKNOWN = 3.0  # how many draws, much alike, a correlation takes before half of it is believed
+DRAWS_PER_UNKNOWN = 10.0  # how many draws, much alike, a correlation takes before half of it is believed
 
 
 class Identity:
