@@ -42,6 +42,7 @@ def main(folder: Path) -> None:
     series = pl.datasets.planet_series(pl.datasets.own_planets(**SYSTEM), cache=folder / "planet-cache")
     if series.met[0] < torch.inf:
         print(f"two planets meet after {series.met[0]:,.0f} orbits already: nothing is left to predict")
+        return
     integrated = time.perf_counter()
     predictive = posterior.predict(series_inputs(series), num_samples=100)
     low, median, high = (float(predictive.quantile(q)) for q in (0.16, 0.5, 0.84))

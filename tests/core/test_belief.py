@@ -94,6 +94,13 @@ def test_weights_of_one_module_with_several_widths_do_not_share_a_scale_per_unit
     assert model.start["prior.scale"].shape == (12, 1) and model.start["prior.out_proj.scale"].shape == (4, 1)
 
 
+@pytest.mark.parametrize("inputs", [4, 3])
+def test_a_recurrent_layers_inputs_and_states_have_relevances_of_their_own(inputs):
+    model = pl.BayesianModel(nn.GRU(inputs, 4, bias=False), pl.likelihoods.Normal(), prior=Hierarchical(per="input"))
+    shapes = {k: tuple(v.shape) for k, v in model.start.items() if k.startswith("prior.")}
+    assert shapes == {"prior.scale": (1, inputs), "prior.weight_hh_l0.scale": (1, 4)}
+
+
 @pytest.mark.parametrize("name", PRIORS)
 def test_the_network_starts_with_its_own_weights_whatever_the_scales(name):
     model = model_with(PRIORS[name])

@@ -55,6 +55,13 @@ def test_one_input_that_is_switched_off_is_no_collapse():
     assert pl.posteriors.Delta(m, mean).diagnostics().ok
 
 
+@pytest.mark.parametrize(("log_scale", "ok"), [(0.0, True), (-15.0, False)])
+def test_scales_under_masks_that_are_none_of_weights_are_judged_where_they_are(log_scale, ok):
+    m = model(pl.priors.Hierarchical(), nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 1)))
+    params = {k: torch.full_like(v, log_scale) if k.startswith("prior.") else v for k, v in m.init().items()}
+    assert pl.posteriors.Dropout(m, params, {}, "own").diagnostics().ok == ok
+
+
 def test_models_without_unknown_scales_have_nothing_to_collapse():
     assert collapsed_scales(around(model(pl.priors.Normal()), 0.0)) == {}
 

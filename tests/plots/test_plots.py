@@ -52,6 +52,14 @@ def test_labels_are_shown_by_how_sure_drawn_networks_are_and_of_what(likelihood,
     assert rendered(figure) > 5000
 
 
+def test_whole_numbers_are_tokens_to_a_network_that_embeds_them_and_numbers_to_any_other():
+    network = nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(4, 3))
+    tokens = torch.arange(10).reshape(5, 2) % 5
+    embedding = pl.BayesianModel(network, pl.likelihoods.Categorical())
+    assert len(pl.plots.prior_predictive(embedding, tokens, n=4).axes[1].patches) == 3
+    assert len(pl.plots.prior_predictive(model(pl.priors.Normal(), inputs=2), tokens, n=4).axes) == 1
+
+
 def test_each_layer_has_a_panel_of_natural_weights_beside_the_prior():
     m = model(pl.priors.Hierarchical(hyperprior=pl.hyperpriors.LogNormal(3.0, 0.01)))
     posterior = gaussian(m, 1e-4)

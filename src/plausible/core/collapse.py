@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from .diagnostics import Diagnostics
+from .errors import NotSupported
 
 COLLAPSED = 1e-3  # of the hyperprior's median
 MOST_MASS = 0.05  # of the posterior that may lie below that
-DRAWS = 256
+DRAWS, BLOCK = 256, 1 << 25  # in blocks of so many numbers: draws are of all weights, and a network may have millions
 
 
 def collapsed_scales(posterior: Any, num_samples: int = DRAWS, seed: int = 0) -> dict[str, float]:
@@ -23,8 +26,15 @@ def collapsed_scales(posterior: Any, num_samples: int = DRAWS, seed: int = 0) ->
     medians = {k: h.median for k, h in names.items() if h.median is not None}
     if not medians:
         return {}
-    drawn = posterior.sample(num_samples, seed=seed)
-    natural = model.constrain({k: drawn[k] for k in medians})
+    size = max(1, min(num_samples, BLOCK // max(1, sum(w.numel() for w in model.start.values()))))
+    parts = []
+    try:
+        for block in range(0, num_samples, size):
+            drawn = posterior.sample(min(size, num_samples - block), seed=seed + block)
+            parts.append({k: drawn[k] for k in medians})
+    except NotSupported:  # masks that are none of weights; scales are never masked
+        parts = [{k: v.unsqueeze(0) for k, v in posterior.representative().items() if k in medians}]
+    natural = model.constrain({k: torch.cat([part[k] for part in parts]) for k in medians})
     largest = {k: v.flatten(1).amax(1) if v.dim() > 1 else v for k, v in natural.items()}
     return {k: float((largest[k] < COLLAPSED * m).double().mean()) for k, m in medians.items()}
 

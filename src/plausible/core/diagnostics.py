@@ -167,7 +167,7 @@ def _row(chains: Tensor) -> dict[str, float]:
 def _verdict(chains: Sequence[Any], table: dict[str, dict[str, float]], length: int) -> Diagnostics:
     # Where predictions are known, they and the log joint count: weights of good chains may differ.
     judged = {k: row for k, row in table.items() if "predictions" not in table or k in ("predictions", "log_joint")}
-    worst = max(row["r_hat"] for row in judged.values())
+    worst = max(math.inf if math.isnan(row["r_hat"]) else row["r_hat"] for row in judged.values())
     fewest = min(row["ess"] for row in judged.values())
     where = " in function space" if "predictions" in table else ""
     chains_of = "1 chain" if len(chains) == 1 else f"{len(chains)} chains"

@@ -63,6 +63,11 @@ def refuse_unsuitable(model: Target, method: Method, augment: Any) -> None:
         raise NotSupported(
             "variance reduction compares batches with sweeps over the data as they are, which augment= changes; leave one out"
         )
+    if augment is not None and method.full_batch:
+        raise NotSupported(
+            f"{type(method).__name__} sees all data as they are at every step, and would never call augment=; leave it out, or "
+            "take a method of batches such as pl.SGHMC()"
+        )
     if not isinstance(model, BayesianModel):
         return
     if method.is_point:

@@ -57,7 +57,8 @@ class Walker:
         walk = tree.clone(self._begin(state, key, step, numbers, batch))  # no two of its tensors are one memory
         if self._fast is None:
             self._fast = self._made_fast(walk, batch)
-        return self._end(state, self._walked(walk, batch), key, step, numbers)
+        new, shown = self._end(state, self._walked(walk, batch), key, step, numbers)
+        return new, tree.clone(shown)  # which a callback may keep, while the memory of a captured walk is used again
 
     def tried(self, state: Tree, key: Tensor, step: Tensor, numbers: dict[str, Tensor], batch: Batch) -> None:
         """Begin, make one plain move and end, to see whether that can be done."""

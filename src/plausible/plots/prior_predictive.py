@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..core.likelihoods import Bernoulli, Categorical
 from ..core.model import BayesianModel
@@ -27,7 +27,9 @@ def prior_predictive(model: BayesianModel, x: Any, n: int = 200, seed: int = 0) 
     Numbers of one input column: functions and the interval that targets are believed to lie in; of several: that interval at
     each of the first inputs. Labels: how sure the drawn networks are, and which labels they prefer.
     """
-    inputs: Any = torch.as_tensor(x, dtype=model.dtype) if not isinstance(x, tuple | dict) else x
+    inputs: Any = x if isinstance(x, tuple | dict) else torch.as_tensor(x)
+    if isinstance(inputs, Tensor) and (inputs.is_floating_point() or not _takes_tokens(model)):
+        inputs = inputs.to(model.dtype)
     predictive = model.prior_predictive(inputs, n, seed=seed)
     if isinstance(model.likelihood, Categorical | Bernoulli):
         return _labels(predictive, isinstance(model.likelihood, Bernoulli))
@@ -64,6 +66,10 @@ def prior_predictive(model: BayesianModel, x: Any, n: int = 200, seed: int = 0) 
     axis.set(ylim=(low - margin, high + margin), title=f"{n} draws from the prior")
     axis.legend(fontsize=8, frameon=False)
     return figure
+
+
+def _takes_tokens(model: BayesianModel) -> bool:
+    return any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in model.network.home.modules())
 
 
 def _column(values: Tensor) -> Tensor:

@@ -165,12 +165,12 @@ def _against_closed_form(posterior: Any, truth: Problem, subject: Subject) -> di
 
 
 def _drawn(posterior: Any) -> Tensor:
-    """(chains, draws, weights)."""
+    """(chains, draws, weights), beside the closed form, wherever the runs were."""
     parts = posterior.components
     if all(isinstance(part, Samples) for part in parts):
         length = min(len(part) for part in parts)
-        return torch.stack([part.draws["weight"][:length].reshape(length, -1) for part in parts]).double()
-    return posterior.sample(DRAWS, seed=1)["weight"].reshape(1, DRAWS, -1).double()
+        return torch.stack([part.draws["weight"][:length].reshape(length, -1) for part in parts]).double().cpu()
+    return posterior.sample(DRAWS, seed=1)["weight"].reshape(1, DRAWS, -1).double().cpu()
 
 
 def _worth(posterior: Any, chains: Tensor) -> Tensor:

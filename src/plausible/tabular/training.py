@@ -59,8 +59,8 @@ METHODS: dict[str, Method] = {
     "cyclical-sgmcmc": CyclicalSGMCMC(),
     "hmc": HMC(trajectory_length=0.5),
     "nuts": NUTS(max_depth=7),  # 127 leapfrogs; a network's posterior would have up to 1,023
-    "mala": MALA(),
-    "metropolis": Metropolis(),
+    "mala": MALA(thin=32),
+    "metropolis": Metropolis(thin=32),
 }
 
 

@@ -158,6 +158,14 @@ def test_masks_that_are_no_masks_of_weights_are_refused_with_a_way_out(kind):
     assert posterior.predict(*NETWORKS[kind][1](), num_samples=3).outputs.shape[:2] == (3, 6)
 
 
+def test_embeddings_are_drawn_whole_beside_layers_that_masks_meet():
+    network = seeded(lambda: nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(8, 2)))
+    posterior = posterior_of(network, {"0.weight": 0.5, "2.weight": 0.5})
+    drawn = posterior.sample(20, seed=0)
+    assert torch.equal(drawn["0.weight"], posterior.params["0.weight"].expand(20, 5, 4))
+    assert 0.2 < float((drawn["2.weight"] == 0).float().mean()) < 0.8
+
+
 # --- files, devices, mixtures ---
 
 

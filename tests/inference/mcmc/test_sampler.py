@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -115,19 +116,61 @@ def test_langevin_steps_are_accepted_as_often_as_serves_them_best():
     assert abs(float(statistic(posterior, "acceptance").mean()) - 0.574) < 0.12
 
 
-def test_a_random_walk_never_asks_for_a_slope_after_its_start():
-    counted = []
-    density = normal(zeros(2), CORRELATED)
-    original = type(density).slope
+@pytest.mark.parametrize("vectorise", [True, False])
+def test_a_random_walk_never_asks_for_a_slope(vectorise):
+    smooth = normal(zeros(2), CORRELATED)
+    density = pl.LogDensity(lambda p: smooth.log_prob(p).detach(), {"x": zeros(2)})
+    settings = {**QUIET, "steps": 30, "num_modes": 2, "vectorise": vectorise}
+    posterior = pl.fit(density, None, pl.Metropolis(scale=0.7, warmup=5), **settings)
+    assert len(chains_of(posterior)[0].unique(dim=0)) > 3
 
-    class Counted(pl.LogDensity):
-        def slope(self, params, batch=None):
-            counted.append(1)
-            return original(self, params, batch)
 
-    counting = Counted(density.log_prob, {"x": zeros(2)})
-    posterior = pl.fit(counting, None, pl.Metropolis(scale=0.7, warmup=5), steps=30, **QUIET)
-    assert len(counted) == 1 and len(posterior.draws["x"].unique(dim=0)) > 3
+@pytest.mark.parametrize("kind", [pl.HMC, pl.NUTS])
+def test_divergences_of_steps_that_are_not_kept_are_counted_beside_the_next_draw_that_is(kind):
+    wall = 1.0  # beyond it there is no density, and a trajectory that ends there has diverged
+    density = pl.LogDensity(
+        lambda p: torch.where(p["x"][0] > wall, -math.inf, -0.5 * (p["x"] ** 2).sum()), {"x": zeros(3)}
+    )
+    every, some = (
+        statistic(pl.fit(density, None, kind(step_size=0.4, warmup=4, thin=thin), steps=64, **QUIET), "divergent")
+        for thin in (1, 5)
+    )
+    assert torch.equal(every.reshape(12, 5).sum(1), some.reshape(12)) and 3 < every.sum() < 57
+
+
+@every_sampler
+def test_a_thinning_that_would_keep_no_draw_is_refused_before_anything_runs(method):
+    with pytest.raises(ValueError, match="no draw would be kept: every 9-th of the 8 steps after warm-up"):
+        pl.fit(normal(zeros(2), CORRELATED), None, replace(method, thin=9), steps=10, **QUIET)
+
+
+@every_sampler
+def test_augmentation_of_all_data_at_once_is_refused_with_the_way_out(method):
+    model, data = (
+        pl.BayesianModel(torch.nn.Linear(2, 1), pl.likelihoods.Normal()),
+        (torch.zeros(3, 2), torch.zeros(3, 1)),
+    )
+    with pytest.raises(pl.NotSupported, match=f"{type(method).__name__} sees all data.*SGHMC"):
+        pl.fit(model, data, method, steps=10, augment=lambda x: x, **QUIET)
+
+
+def test_what_a_callback_keeps_of_a_step_is_not_changed_by_later_ones():
+    kept, told = [], []
+
+    def note(event):
+        kept.append(event["leapfrogs"])
+        told.append(float(event["leapfrogs"]))
+
+    pl.fit(normal(zeros(2), CORRELATED), None, pl.HMC(warmup=30), steps=40, callbacks=[note], **QUIET)
+    assert [float(value) for value in kept] == told and len(set(told)) > 1
+
+
+def test_a_covariance_that_rounding_makes_indefinite_leaves_its_widths():
+    rule, wide = make_mass("full"), torch.tensor([1e4, 1.0])
+    mass = {**rule.init(torch.zeros(2)), "count": torch.tensor(501.0)}
+    squares = 500 * torch.outer(wide, wide) * torch.tensor([[1.0, 1.001], [1.001, 1.0]])
+    root = rule.renewed({**mass, "squares": squares})["root"]
+    torch.testing.assert_close(root, torch.diag(wide), rtol=0.01, atol=0.0)
 
 
 @pytest.mark.parametrize(

@@ -183,3 +183,13 @@ def test_the_slope_averaged_over_all_batches_is_the_same_for_every_batch_size(fa
             count += 1
     for k, v in whole.items():
         torch.testing.assert_close(total[k] / count, v, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_full_covariance_of_strong_correlations_stays_definite_in_single_precision(seed):
+    density = pl.LogDensity(lambda p: -0.5 * (p["w"] ** 2).sum(), {"w": torch.zeros(6)})
+    shape = 10 * torch.randn(6, 6, generator=torch.Generator().manual_seed(seed)).tril(-1)
+    spread = {"log_scale": torch.zeros(6), "shape": shape}
+    posterior = make_family("full", 1).posterior(density, density.init(), spread)
+    root = torch.eye(6).double() + shape.double()
+    torch.testing.assert_close(posterior.covariance, root @ root.mT)

@@ -114,6 +114,13 @@ def test_weights_that_are_multiples_of_an_unknown_scale_are_drawn_as_the_model_k
     assert all(torch.equal(w, plain.mean[k]) for k, w in local.mean.items())
 
 
+def test_models_of_two_priors_that_share_a_network_have_plans_of_their_own():
+    plain = pl.BayesianModel(nn.Linear(2, 3), pl.likelihoods.Categorical())
+    assert set(plan_of(plain, "local", torch.zeros(4, 2)).values()) == {"local"}
+    assert plan_of(plain.with_prior(pl.priors.Hierarchical()), "local", torch.zeros(4, 2)) == {}
+    assert set(plan_of(plain, "local", torch.zeros(4, 5, 2)).values()) == {"flipout"}
+
+
 class Folded(nn.Module):
     """Folds positions into the axis of examples, where rows are no examples any more."""
 

@@ -21,6 +21,7 @@ from .delta import Delta
 from .posterior import Posterior
 
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+UNMASKED = (nn.Embedding, nn.EmbeddingBag)  # no mask meets them
 
 
 def dropped(x: Tensor, rate: float, by: Callable[..., Tensor] = F.dropout) -> Tensor:
@@ -116,11 +117,13 @@ class Dropout(Posterior):
         network = getattr(self.model, "network", None)
         if self.where == "own" or network is None or network.tied:
             raise _no_weights("dropout layers, or tied weights,")
-        modules = {k: m for k, m in network.home.named_modules() if type(m) in (nn.Linear, *CONVOLUTIONS)}
+        modules = {k: m for k, m in network.home.named_modules() if type(m) in (nn.Linear, *CONVOLUTIONS, *UNMASKED)}
         axes: dict[str, dict[str, int]] = {}
         for name in self.rates:
             layer, _, leaf = name.rpartition(".")
             module = modules.get(layer)
+            if isinstance(module, UNMASKED):
+                continue
             if module is None or leaf != "weight" or (isinstance(module, TRANSPOSED) and module.groups != 1):
                 raise _no_weights(name)
             if isinstance(module, nn.Linear):

@@ -78,8 +78,12 @@ class Hierarchical(ScaledPrior):
         layer = name.rpartition(".")[0]
         full = "scale" if self.per == "network" else f"{layer}.scale" if layer else "scale"
         alone = self.per == "input" and axis is None
-        if full in taken and taken[full].size != Factor(full, self.hyperprior, shape, view).size:
-            alone = True  # a module with weights of several widths, as attention has
+        # A module with weights of several widths, as attention has; and inputs of two weights, such as a recurrent layer's
+        # inputs and states, are not the same even where they are equally many.
+        if full in taken and (
+            self.per == "input" or taken[full].size != Factor(full, self.hyperprior, shape, view).size
+        ):
+            alone = True
         full = f"{name}.scale" if alone else full
         first = taken.setdefault(full, Factor(full, self.hyperprior, shape, view))
         return dataclasses.replace(first, view=view)

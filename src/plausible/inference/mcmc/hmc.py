@@ -134,7 +134,7 @@ class HMC(Sampler, Trajectory):
         noted = {
             "log_joint": log_joint,
             "acceptance": acceptance,
-            "divergent": (change < -DIVERGENT).to(change.dtype),
+            "divergent": self.since_kept("divergent", (change < -DIVERGENT).to(change.dtype), state, rng.step),
             "energy": -torch.where(accepted, there.energy, walk["energy"]),
         }
         state = {
@@ -152,7 +152,7 @@ class HMC(Sampler, Trajectory):
         """How many leapfrogs the trajectory takes at the step size after `step`."""
         step_size = self.step_size_now(state, torch.full_like(state["log_joint"], float(step + 1)))
         if not adapted:  # an unsuitable mass asks for tiny steps: warm-up draws are not worth long trajectories
-            length = self.trajectory_length or DEFAULT_LENGTH
+            length = DEFAULT_LENGTH if self.trajectory_length is None else self.trajectory_length
             return (length / step_size).ceil().clamp(1.0, MOST_LEAPFROGS_BEFORE_MASS)
         if self.trajectory_length is not None:
             return (self.trajectory_length / step_size).round().clamp(min=1.0)

@@ -124,7 +124,10 @@ class Full(Diagonal):
     def _estimate(self, variance: Tensor, count: Tensor) -> dict[str, Tensor]:
         eye = torch.eye(variance.shape[-1], dtype=variance.dtype, device=variance.device)
         covariance = _shrunk(0.5 * (variance + variance.mT), count, eye)
-        return {"root": torch.linalg.cholesky_ex(covariance)[0]}
+        root, failed = torch.linalg.cholesky_ex(covariance)
+        # Rounding can make a covariance of very different widths indefinite, and half a root would end the walk: then the widths.
+        widths = torch.diag_embed(covariance.diagonal(dim1=-2, dim2=-1).sqrt())
+        return {"root": torch.where(failed == 0, root, widths)}
 
 
 class Blended(Full):

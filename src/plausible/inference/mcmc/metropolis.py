@@ -67,7 +67,7 @@ class Metropolis(Sampler):
 
     def prepared(self, model: Any, state: dict[str, Any], batch: Any) -> dict[str, Any]:
         """The log joint where the chain starts; a slope may be missing there."""
-        return {**super().prepared(model, state, batch), "slope": state["slope"]}
+        return {**state, "log_joint": model.value(state["params"], batch)}
 
     def step(
         self, model: Any, state: dict[str, Any], batch: Any, rng: Keys

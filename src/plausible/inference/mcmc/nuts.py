@@ -176,7 +176,7 @@ class NUTS(Sampler, Trajectory):
         noted = {
             "log_joint": draw["log_joint"],
             "acceptance": acceptance,
-            "divergent": walk["divergent"],
+            "divergent": self.since_kept("divergent", walk["divergent"], state, rng.step),
             "energy": -draw["energy"],
             "depth": (walk["leapfrogs"] + 1).log2().ceil(),
             "leapfrogs": walk["leapfrogs"],

@@ -75,6 +75,10 @@ class Sampler(Method):
         thin = max(self.thin, math.ceil((num_steps - warmup) * bytes_each / DRAW_BUDGET))
         if thin > self.thin:
             log.warning("every %d-th draw is kept, since more would take over %d GiB", thin, DRAW_BUDGET >> 30)
+        require(
+            num_steps == 0 or num_steps - warmup >= thin,
+            f"no draw would be kept: every {thin}-th of the {num_steps - warmup} steps after warm-up",
+        )
         unknowns = size(model.start)
         found = {"covariance": "blended" if unknowns <= FEW_UNKNOWNS else "diagonal", "unknowns": unknowns}
         own = {k: v for k, v in found.items() if k in {f.name for f in fields(self)}}
@@ -118,6 +122,10 @@ class Sampler(Method):
     def noted_names(self) -> tuple[str, ...]:
         """What is noted beside every draw."""
         return ("log_joint", "acceptance")
+
+    def since_kept(self, name: str, now: Tensor, state: dict[str, Any], step: Tensor) -> Tensor:
+        """A count of a step's, added up over the steps since the last draw that was kept: thinning hides none of it."""
+        return torch.where((step - self.warm_up) % self.thin == 0, now, state["noted"][name] + now)
 
     def prepared(self, model: Any, state: dict[str, Any], batch: Any) -> dict[str, Any]:
         """The log joint and the slope where the chain starts."""

@@ -19,8 +19,9 @@ def ones(number: Tensor, bits: int) -> Tensor:
 def toss(uniform: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
     """Whether an event happens, and a uniform number for the next.
 
-    Given the outcome, where u lies inside its part of the unit interval is uniform again and independent of it. One
-    double has bits enough: all tosses of a tree together pick one of its leaves and a few directions.
+    Given the outcome, where u lies inside its part of the unit interval is uniform again and independent of it. A large tree
+    tosses more often than a double has bits; by then its last ones are stirred by dividing by numbers that are no powers of
+    two, and of 512 leaves each is picked as often as it should be.
     """
     probability = probability.to(uniform.dtype)
     hit = uniform < probability

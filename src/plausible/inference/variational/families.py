@@ -211,9 +211,9 @@ class FullFamily(Family):
 
     def posterior(self, model: Any, mean: Weights, spread: Weights) -> Full:
         """The dense covariance."""
-        factor = spread["shape"].clone()
+        factor = spread["shape"].double().clone()  # rounded to float32, narrow posteriors' covariances are not definite
         factor.diagonal().add_(1.0)
-        factor = spread["log_scale"].exp()[:, None] * factor
+        factor = spread["log_scale"].double().exp()[:, None] * factor
         return Full(model, mean, factor @ factor.mT)
 
 

@@ -43,7 +43,9 @@ def make_plan(model: BayesianModel, weights: Mapping[str, Tensor], batch: Batch,
     ):  # a pass that nothing depends on costs nothing then, and what is kept may not change
         return _watch(model, weights, batch, key, estimator, examples)
     known = _plans.setdefault(model.network, {})
-    way = (estimator, examples, model.training, tuple(model.weight_names))
+    axes = tuple(leaf.dim() for leaf in pytree.tree_leaves(batch[0]))
+    # Models of other priors share a network (`with_prior`), and may make its weights of other unknowns.
+    way = (estimator, examples, axes, model.training, tuple(model.weight_names), frozenset(model.belief.non_centred))
     if way not in known:
         known[way] = _watch(model, weights, batch, key, estimator, examples)
     return known[way]
