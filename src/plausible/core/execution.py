@@ -70,7 +70,11 @@ def make_plan(
         vectorise = modes > 1 and small and not impure
     if compile is None:
         work = steps * method.slopes_per_step * max(1, modes // VMAP_FROM if vectorise else 1)
-        compile = device.type == "cpu" and not bound_by_library and not impure and work >= COMPILE_FROM
+        may = method.compiles and not bound_by_library and not impure
+        compile = device.type == "cpu" and may and work >= COMPILE_FROM
+    if compile and not method.compiles:
+        log.warning("%s runs eagerly: its compiled steps would differ from it", type(method).__name__)
+        compile = False
     captured = device.type == "cuda" and not impure and steps >= CAPTURE_FROM and not compile
     return Plan(
         vectorised=bool(vectorise and modes > 1 and not impure),

@@ -32,7 +32,7 @@ class Method(ABC):
 
     full_batch: ClassVar[bool] = False  # a step sees all data
     trains: ClassVar[bool] = True  # the network runs in train mode
-    straight: ClassVar[bool] = True  # a step is a line of a few slopes and cheap arithmetic: compiled or captured whole
+    compiles: ClassVar[bool] = True  # False where a compiler is known to make something else of a step
     is_point: ClassVar[bool] = False  # the answer is a point, so the log joint must have a highest one
     post_hoc: ClassVar[bool] = False  # the answer needs the data once more: `survey` instead of `posterior`
     slopes_per_step: ClassVar[int] = 1  # about how many, to judge whether compiling pays
@@ -132,8 +132,6 @@ class Trajectory(Method):
 
     Only the move is compiled or captured, and then repeated: a trajectory is never unrolled.
     """
-
-    straight: ClassVar[bool] = False
 
     @property
     @abstractmethod

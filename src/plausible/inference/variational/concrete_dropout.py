@@ -111,6 +111,8 @@ class ConcreteDropout(Method):
     """
 
     is_point: ClassVar[bool] = True
+    # Inductor of torch 2.13 gave weights that differ by a tenth after 24 steps of float64, and failed on several modes.
+    compiles: ClassVar[bool] = False
 
     rate: float = 0.1
     temperature: float = 0.1
