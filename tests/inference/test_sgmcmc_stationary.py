@@ -50,12 +50,19 @@ def test_ten_dimensions_of_condition_a_hundred_have_the_law_of_the_recursion(nam
     precision = torch.linalg.inv(TEN) / temperature
     if name == "sgld":
         h = 0.02 * temperature
-        method, expected = pl.SGLD(step_size=h, burn_in=800), sgld_covariance(precision, h)
+        method, expected = pl.SGLD(step_size=h, burn_in=100), sgld_covariance(precision, h)
     else:
         h, friction = 0.15 * math.sqrt(temperature), 1.5 / math.sqrt(temperature)
         method = pl.SGHMC(step_size=h, friction=friction, burn_in=300)
         expected = sghmc_covariance(precision, h, friction)[:10, :10]
-    draws = sampled(normal_target(mean, TEN, temperature, chains=2000), method, method.burn_in + 900, seed=3)
+    target = normal_target(mean, TEN, temperature, chains=2000)
+    if (
+        name == "sgld"
+    ):  # its widest direction forgets its start in 5,000 steps: start in the law, which a right step keeps
+        z = torch.randn(chains, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        start = mean + z @ torch.linalg.cholesky(expected).T
+        target = pl.LogDensity(target.log_prob, {"a": start[:, :5], "b": start[:, 5:]})
+    draws = sampled(target, method, method.burn_in + 900, seed=3)
     assert_chains(draws[:, ::3], mean, expected)
 
 
@@ -129,8 +136,9 @@ def test_a_preconditioner_that_the_point_does_not_move_leaves_the_target_alone()
     exact = normal_target(MEAN, CORRELATED, chains=2000)
     target = Noisy(exact.log_prob, exact.start)
     target.variance = 100.0
-    method = pl.SGLD(step_size=0.3, burn_in=700, preconditioned=True, gradient_noise=100.0)
-    flat = sampled(target, method, 1200, seed=5)[:, ::50].flatten(0, 1)
+    # Steps of 0.15 / 10, whose gradients bring a variance of 0.0225: less than the 0.03 that is wanted.
+    method = pl.SGLD(step_size=0.15, burn_in=1000, preconditioned=True, gradient_noise=100.0)
+    flat = sampled(target, method, 1500, seed=5)[:, ::50].flatten(0, 1)
     assert float((flat.mean(0) - MEAN).abs().max()) < 0.05
     torch.testing.assert_close(torch.from_numpy(np.cov(flat.T)), CORRELATED, rtol=0.06, atol=0.06)
 

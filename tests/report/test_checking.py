@@ -123,7 +123,7 @@ def too_warm():
 def test_chains_and_simulations_tell_noise_that_is_too_large():
     assert check("hmc", CHAINS).right
     assert not check("hmc", CHAINS, model=too_warm).right
-    simulated = Subject(method=pl.HMC(), steps=150, simulations=100)
+    simulated = Subject(method=pl.HMC(), steps=800, simulations=250)
     right, hot = (simulation_based(simulated, 0, model) for model in (linear_model, too_warm))
     assert all(z <= allowed for z, allowed in right.values())
     assert any(z > allowed for z, allowed in hot.values())

@@ -61,7 +61,8 @@ def main(path: str) -> None:
         mcmc.run(jax.random.PRNGKey(0), init_params=starts, extra_fields=("num_steps", "accept_prob"))
         fields = {k: np.asarray(v, dtype=float) for k, v in mcmc.get_extra_fields(group_by_chain=True).items()}
         row = {"step_size": step_size, "unknowns": size}
-        for field, name_here in (("num_steps", "leapfrogs"), ("accept_prob", "acceptance")):
+        fields["depth"] = np.ceil(np.log2(fields["num_steps"] + 1))
+        for field, name_here in (("depth", "depth"), ("num_steps", "leapfrogs"), ("accept_prob", "acceptance")):
             by_chain = fields[field].mean(1)
             row[name_here] = float(by_chain.mean())
             row[f"{name_here}_error"] = float(by_chain.std(ddof=1) / CHAINS**0.5)
