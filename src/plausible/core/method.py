@@ -32,10 +32,14 @@ class Method(ABC):
 
     full_batch: ClassVar[bool] = False  # a step sees all data
     trains: ClassVar[bool] = True  # the network runs in train mode
-    compiles: ClassVar[bool] = True  # False where a compiler is known to make something else of a step
     is_point: ClassVar[bool] = False  # the answer is a point, so the log joint must have a highest one
     post_hoc: ClassVar[bool] = False  # the answer needs the data once more: `survey` instead of `posterior`
     slopes_per_step: ClassVar[int] = 1  # about how many, to judge whether compiling pays
+
+    @property
+    def compiles(self) -> bool:
+        """Whether a compiler can make the same of a step: False where it is known to fail, or to make something else."""
+        return True
 
     @property
     def needs_validation(self) -> bool:
