@@ -46,7 +46,7 @@ def regression():
     x = torch.randn(30, 2, generator=rng)
     y = x @ torch.tensor([[1.0], [-2.0]]) + 0.3 * torch.randn(30, 1, generator=rng)
     model = pl.BayesianModel(nn.Linear(2, 1), pl.likelihoods.Normal(scale=pl.hyperpriors.HalfCauchy()))
-    return x, pl.fit(model, (x, y), pl.HMC(), steps=200, num_modes=2, progress=False)
+    return x, pl.fit(model, (x, y), pl.HMC(trajectory_length=0.3, warmup=40), steps=100, num_modes=2, progress=False)
 
 
 def test_chains_arrive_in_arviz_with_natural_values_and_statistics():
@@ -55,10 +55,10 @@ def test_chains_arrive_in_arviz_with_natural_values_and_statistics():
     chain = posterior.components[1]
     scale = chain.model.constrain(chain.draws)["likelihood.scale"]
     assert np.array_equal(handed.posterior["likelihood.scale"].values[1], scale.numpy())
-    assert handed.posterior["weight"].shape == (2, 120, 1, 2)
+    assert handed.posterior["weight"].shape == (2, 60, 1, 2)
     assert np.array_equal(handed.sample_stats["lp"].values[0], posterior.components[0].statistics["log_joint"].numpy())
     assert handed.sample_stats["diverging"].dtype == bool
-    assert chain.to_arviz().posterior["weight"].shape == (1, 120, 1, 2)
+    assert chain.to_arviz().posterior["weight"].shape == (1, 60, 1, 2)
 
 
 def test_what_is_not_a_chain_is_refused_by_name():

@@ -115,7 +115,7 @@ IN_FLOAT64 = {
     "SWAG's scale": [pl.SWAG(rank=3, scale=0.5), pl.SWAG(rank=3, scale=0.7)],
     "HMC's trajectory": [pl.HMC(trajectory_length=0.5), pl.HMC(trajectory_length=1.3)],
     "HMC's trajectory and mass": [pl.HMC(trajectory_length=0.5, warmup=22), pl.HMC(trajectory_length=1.3, warmup=22)],
-    "HMC's step": [pl.HMC(step_size=0.01), pl.HMC(step_size=0.03)],
+    "HMC's step": [pl.HMC(step_size=0.1), pl.HMC(step_size=0.3)],
 }
 
 
