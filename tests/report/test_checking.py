@@ -33,7 +33,7 @@ def test_the_closed_form_is_the_posterior_by_brute_force():
     assert mean == pytest.approx(truth.mean.numpy(), abs=0.01)
     assert covariance == pytest.approx(truth.covariance.numpy(), abs=0.005)
     # Correlated, so that a transposed factor shows.
-    assert torch.corrcoef(draws.T).abs().max() > 0 and (truth.covariance[0, 1].abs() / truth.covariance[0, 0]) > 0.3
+    assert truth.covariance[0, 1].abs() / truth.covariance[0, 0] > 0.3
 
 
 def test_an_exact_method_is_right():

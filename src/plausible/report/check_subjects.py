@@ -10,7 +10,6 @@ from ..inference.variational import ADVI, BayesByBackprop, ConcreteDropout, MCDr
 from .checking import Subject
 
 CLIMB = MAP(learning_rate=0.02)
-# A step size of 2 % of the smallest standard deviation leaves less than its share of bias; see the slack of each.
 SUBJECTS: dict[str, Subject] = {
     "map": Subject(method=CLIMB, claim="centre"),
     "deep-ensemble": Subject(method=DeepEnsemble(members=3, base=CLIMB), claim="centre"),
