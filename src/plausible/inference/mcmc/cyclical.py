@@ -15,9 +15,10 @@ from ...core.method import Method, require
 from ...core.posteriors import Samples
 from ...weights.algebra import Weights
 from ...weights.rng import Keys
+from .kept_draws import DRAW_BUDGET
 from .sghmc import SGHMC
 from .sgld import SGLD
-from .stochastic_gradient import DRAW_BUDGET, StochasticGradientSampler
+from .stochastic_gradient import StochasticGradientSampler
 
 log = logging.getLogger("plausible")
 

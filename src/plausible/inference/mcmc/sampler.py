@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -16,11 +14,9 @@ from ...core.method import Method, require
 from ...core.posteriors import Samples
 from ...weights.algebra import Weights, size, to_vector
 from .adaptation import TRAJECTORIES, Search, restart, tuned, windows
+from .kept_draws import kept_draws
 from .mass import Identity, make_mass
 
-log = logging.getLogger("plausible")
-
-DRAW_BUDGET = 4 * 1024**3  # bytes of kept draws, all modes apart
 FEW_UNKNOWNS = 64  # up to which a chain without trajectories learns a whole covariance
 MASSES = ("diagonal", "full", "identity")
 
@@ -69,16 +65,7 @@ class Sampler(Method):
 
     def resolved(self, model: Any, num_steps: int) -> Self:
         """Warm-up, and thinning where the draws would not fit."""
-        warmup = 2 * num_steps // 5 if self.warmup is None else self.warmup
-        require(num_steps == 0 or warmup < num_steps, f"a warm-up of {warmup} leaves no draw of {num_steps} steps")
-        bytes_each = sum(w.numel() * w.element_size() for w in model.start.values())
-        thin = max(self.thin, math.ceil((num_steps - warmup) * bytes_each / DRAW_BUDGET))
-        if thin > self.thin:
-            log.warning("every %d-th draw is kept, since more would take over %d GiB", thin, DRAW_BUDGET >> 30)
-        require(
-            num_steps == 0 or num_steps - warmup >= thin,
-            f"no draw would be kept: every {thin}-th of the {num_steps - warmup} steps after warm-up",
-        )
+        warmup, thin = kept_draws(model, num_steps, self.warmup, self.thin, "warm-up")
         unknowns = size(model.start)
         found = {"covariance": "blended" if unknowns <= FEW_UNKNOWNS else "diagonal", "unknowns": unknowns}
         own = {k: v for k, v in found.items() if k in {f.name for f in fields(self)}}

@@ -8,8 +8,6 @@ model's temperature, where steps are small and the gradient's own noise is small
 
 from __future__ import annotations
 
-import logging
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,10 +20,7 @@ from ...core.method import Method, require
 from ...core.posteriors import Samples
 from ...weights.algebra import Number, Weights, dot, size
 from ...weights.rng import Keys
-
-log = logging.getLogger("plausible")
-
-DRAW_BUDGET = 4 * 1024**3  # bytes of kept draws, all modes apart
+from .kept_draws import kept_draws
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,16 +48,7 @@ class StochasticGradientSampler(Method):
 
     def resolved(self, model: Any, num_steps: int) -> Self:
         """Step size and burn-in, and thinning where the draws would not fit."""
-        burn_in = 2 * num_steps // 5 if self.burn_in is None else self.burn_in
-        require(num_steps == 0 or burn_in < num_steps, f"a burn-in of {burn_in} leaves no draw of {num_steps} steps")
-        bytes_each = sum(w.numel() * w.element_size() for w in model.start.values())
-        thin = max(self.thin, math.ceil((num_steps - burn_in) * bytes_each / DRAW_BUDGET))
-        if thin > self.thin:
-            log.warning("every %d-th draw is kept, since more would take over %d GiB", thin, DRAW_BUDGET >> 30)
-        require(
-            num_steps == 0 or num_steps - burn_in >= thin,
-            f"no draw would be kept: every {thin}-th of the {num_steps - burn_in} steps after burn-in",
-        )
+        burn_in, thin = kept_draws(model, num_steps, self.burn_in, self.thin, "burn-in")
         return replace(self.with_step_size(model, num_steps), burn_in=burn_in, thin=thin)
 
     @abstractmethod
