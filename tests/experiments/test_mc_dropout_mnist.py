@@ -34,18 +34,18 @@ def test_weight_averaging_and_masks_share_one_training(made_up_digits):
     assert first.scores["nll"] != second.scores["nll"]
 
 
-def test_snapshots_are_the_weights_on_the_way_to_what_the_method_gives_alone():
+def test_snapshots_are_the_answers_on_the_way_to_what_the_method_gives_alone():
     rng = torch.Generator().manual_seed(0)
     data = torch.randn(40, 3, generator=rng), torch.randn(40, 1, generator=rng)
     model = pl.BayesianModel(torch.nn.Linear(3, 1), pl.likelihoods.Normal(), prior=pl.priors.Normal())
     method = pl.MCDropout(rate=0.3, base=pl.MAP(schedule="constant"))
     settings = {"batch_size": 10, "progress": False, "device": "cpu"}
     found = pl.fit(model, data, study_file.Snapshots(base=method, count=4), steps=8, **settings)
-    assert len(found) == 4
-    for place, steps in enumerate((2, 4, 6, 8)):
+    assert len(found.components) == 4
+    for moment, steps in zip(found.components, (2, 4, 6, 8), strict=True):
         alone = pl.fit(model, data, method, steps=steps, **settings)
         for name, weights in alone.params.items():
-            assert torch.equal(found.draws[name][place], weights)
+            assert torch.equal(moment.params[name], weights)
 
 
 def test_dropout_is_where_the_rows_say(made_up_digits):

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 import plausible as pl
 
-from ..core.method import Method
-from ..core.posteriors import Delta, Dropout, Samples
+from ..core.posteriors import Dropout
 from ..datasets import Dataset
-from ..weights import tree
-from ..weights.algebra import Weights
-from ..weights.rng import Keys
 from .results import Result
+from .snapshots import Snapshots
 from .study import Column, Outcome, Picture, Row, Study
 
 RATE = 0.5
@@ -78,47 +74,6 @@ class LeNet(nn.Module):
         return self.last(torch.relu(self.third(x.flatten(1))))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Snapshots(Method):
-    """Another method, and the weights at evenly spaced moments of its run.
-
-    Args:
-        base: What runs.
-        count: How many snapshots; the last is the end.
-    """
-
-    is_point: ClassVar[bool] = True
-
-    base: Method
-    count: int
-
-    def resolved(self, model: Any, num_steps: int) -> Self:
-        """With the base resolved."""
-        return replace(self, base=self.base.resolved(model, num_steps))
-
-    def init(self, model: Any, params: Weights) -> dict[str, Any]:
-        """The base's."""
-        return self.base.init(model, params)
-
-    def step(
-        self, model: Any, state: dict[str, Any], batch: Any, rng: Keys
-    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """The base's."""
-        return self.base.step(model, state, batch, rng)
-
-    def kept_steps(self, num_steps: int) -> Sequence[int]:
-        """The ends of equal parts of the run."""
-        return sorted({round((part + 1) * num_steps / self.count) - 1 for part in range(self.count)})
-
-    def keep(self, model: Any, state: dict[str, Any]) -> Weights:
-        """The weights."""
-        return state["params"]
-
-    def posterior(self, model: Any, state: dict[str, Any], draws: Any) -> Samples:
-        """The snapshots in their order."""
-        return Samples(model, draws)
-
-
 def run(row: DigitsRow, root: Path | None) -> Outcome:
     """Train once per seed (rows that differ in their predictions share it) and score every snapshot on the test images."""
     data = _load(row.limit, root)
@@ -144,22 +99,19 @@ def _load(limit: int | None, root: Path | None) -> Dataset:
 
 
 @functools.lru_cache(maxsize=1)
-def _trained(row: DigitsRow, root: Path | None) -> list[list[Delta | Dropout]]:
+def _trained(row: DigitsRow, root: Path | None) -> list[list[pl.Posterior]]:
     """For every seed the posteriors at all moments."""
     data = _load(row.limit, root)
     count = round(row.share * len(data.x_train))
     method = method_for(row)
     model = pl.BayesianModel(LeNet(), pl.likelihoods.Categorical(), prior=pl.priors.Normal(scale=row.prior_scale))
-    found: list[list[Delta | Dropout]] = []
+    found: list[list[pl.Posterior]] = []
     for seed in range(row.seeds):
-        snapshots = pl.fit(
+        moments = pl.fit(
             model, (data.x_train[:count], data.y_train[:count]), Snapshots(base=method, count=row.looks), seed=seed,
             epochs=row.epochs, batch_size=row.batch_size, init="reset",
         )  # fmt: skip
-        assert isinstance(snapshots, Samples)
-        moments = [{"params": tree.unstack(snapshots.draws, k)} for k in range(len(snapshots))]
-        resolved = method.resolved(snapshots.model, num_steps=1)
-        found.append([resolved.posterior(snapshots.model, moment, None) for moment in moments])
+        found.append(moments.components)
     return found
 
 
@@ -169,7 +121,7 @@ def method_for(row: DigitsRow) -> pl.MAP | pl.MCDropout:
     return pl.MCDropout(rate=DROPPED[row.dropped], base=climb) if DROPPED[row.dropped] else climb
 
 
-def _score(posterior: Delta | Dropout, row: DigitsRow, data: Dataset) -> dict[str, float]:
+def _score(posterior: pl.Posterior, row: DigitsRow, data: Dataset) -> dict[str, float]:
     x, y = (part.to(posterior.device) for part in data.test)
     if row.masks:
         predicted = posterior.predict(x, num_samples=row.masks)
@@ -207,7 +159,6 @@ def draw_errors(results: Mapping[str, Result], path: Path) -> None:
         panel.set_title(title, fontsize=10)
         panel.set_xlabel("epoch", fontsize=9)
         panel.set_ylabel("test error %", fontsize=9)
-        panel.set_yscale("log")
         panel.grid(alpha=0.3, which="both")
         panel.tick_params(labelsize=8, which="both")
         panel.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,73 @@
+"""How a method's answer changes along its run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from torch import Tensor
+
+from ..core.method import Method
+from ..core.posteriors import Mixture
+from ..weights import tree
+from ..weights.algebra import Weights
+from ..weights.rng import Keys
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshots(Method):
+    """Another method, and its answers at evenly spaced moments of its run.
+
+    Args:
+        base: What runs.
+        count: How many moments; the last is the end.
+    """
+
+    base: Method
+    count: int
+
+    @property
+    def is_point(self) -> bool:  # type: ignore[override]
+        """The base's."""
+        return self.base.is_point
+
+    @property
+    def compiles(self) -> bool:
+        """The base's."""
+        return self.base.compiles
+
+    def resolved(self, model: Any, num_steps: int) -> Self:
+        """With the base resolved."""
+        return replace(self, base=self.base.resolved(model, num_steps))
+
+    def init(self, model: Any, params: Weights) -> dict[str, Any]:
+        """The base's."""
+        return self.base.init(model, params)
+
+    def step(
+        self, model: Any, state: dict[str, Any], batch: Any, rng: Keys
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The base's."""
+        return self.base.step(model, state, batch, rng)
+
+    def adapted_steps(self, num_steps: int) -> Sequence[int]:
+        """The base's."""
+        return self.base.adapted_steps(num_steps)
+
+    def adapt(self, model: Any, state: dict[str, Any], step: int) -> dict[str, Any]:
+        """The base's."""
+        return self.base.adapt(model, state, step)
+
+    def kept_steps(self, num_steps: int) -> Sequence[int]:
+        """The ends of equal parts of the run."""
+        return sorted({round((part + 1) * num_steps / self.count) - 1 for part in range(self.count)})
+
+    def keep(self, model: Any, state: dict[str, Any]) -> dict[str, Any]:
+        """All that the base's answer is made of."""
+        return state
+
+    def posterior(self, model: Any, state: dict[str, Any], draws: Any) -> Mixture:
+        """The answers in their order, as the components of a mixture."""
+        moments = tree.leading_axis(draws)
+        return Mixture([self.base.posterior(model, tree.unstack(draws, k), None) for k in range(moments)])
