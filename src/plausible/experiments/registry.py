@@ -99,6 +99,36 @@ ENTRIES = (
         paper="Gal & Ghahramani (2016)",
         summary="a convolutional network on MNIST with dropout in training, and in prediction too",
     ),
+    Entry(
+        name="vogn-2d",
+        module="vogn_2d",
+        paper="Osawa, Swaroop, Jain, Eschenhagen, Turner, Yokota & Khan (2019)",
+        summary="boundaries and entropy of small natural-gradient posteriors in the plane",
+    ),
+    Entry(
+        name="vogn-cifar10",
+        module="vogn_cifar10",
+        paper="Osawa, Swaroop, Jain, Eschenhagen, Turner, Yokota & Khan (2019)",
+        summary="natural-gradient methods and their rivals on CIFAR-10",
+    ),
+    Entry(
+        name="vogn-momentum-batchnorm",
+        module="vogn_momentum_batchnorm",
+        paper="Osawa, Swaroop, Jain, Eschenhagen, Turner, Yokota & Khan (2019)",
+        summary="what momentum and batch norm do for VOGN",
+    ),
+    Entry(
+        name="vogn-continual",
+        module="vogn_continual",
+        paper="Osawa, Swaroop, Jain, Eschenhagen, Turner, Yokota & Khan (2019)",
+        summary="ten tasks in turn, each posterior the next one's prior",
+    ),
+    Entry(
+        name="ivon-fashion",
+        module="ivon_fashion",
+        paper="Shen, Daheim, Cong, Nickl et al. (2024)",
+        summary="IVON beside AdamW on Fashion-MNIST",
+    ),
 )
 
 

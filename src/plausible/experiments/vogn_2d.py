@@ -1,0 +1,180 @@
+"""What a network is sure of in the plane: one point of its weights beside natural-gradient posteriors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import plausible as pl
+
+from ..core.method import Method
+from .study import Column, Outcome, Picture, Row, Study
+
+NOISE, EXAMPLES, FRESH = 0.2, 100, 10_000
+BOUNDS, PLACES = (-3.0, 4.0, -2.5, 3.0), 71  # left, right, bottom, top; and places along an axis
+BOUNDARIES = 12  # draws whose boundaries are shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaneRow(Row):
+    """One method on one small data set.
+
+    Attributes:
+        method: "adam", "vogn", "ivon" or "ogn".
+        hidden: Widths of the hidden layers.
+        prior_scale: Deviation of the weights under the prior.
+        samples: Draws of a prediction.
+        seeds: Trainings, with points of their own.
+    """
+
+    method: str
+    hidden: tuple[int, ...] = (16, 16)
+    prior_scale: float = 1.0
+    samples: int = 200
+    seeds: int = 5
+
+
+def method_for(row: PlaneRow) -> Method:
+    """With the library's defaults."""
+    methods: dict[str, Method] = {
+        "adam": pl.MAP(learning_rate=1e-2),
+        "vogn": pl.VOGN(),
+        "ogn": pl.OGN(),
+        "ivon": pl.IVON(),
+    }
+    return methods[row.method]
+
+
+def points(count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Two half circles."""
+    from sklearn.datasets import make_moons  # slow to import
+
+    x, y = make_moons(n_samples=count, noise=NOISE, random_state=seed)
+    return torch.tensor(x, dtype=torch.float32), torch.tensor(y, dtype=torch.int64)
+
+
+def grid() -> Tensor:
+    """Places of the picture, row by row from below."""
+    across, up = torch.linspace(*BOUNDS[:2], PLACES), torch.linspace(*BOUNDS[2:], PLACES)
+    return torch.cartesian_prod(up, across).flip(1)
+
+
+def run(row: PlaneRow, root: Path | None) -> Outcome:
+    """One training per seed, judged on fresh points; the first is drawn."""
+    x_fresh, y_fresh = points(FRESH, seed=1_000_003)
+    scores: dict[str, list[float]] = {"nll": [], "accuracy": [], "away": []}
+    details: dict[str, Any] = {}
+    for seed in range(row.seeds):
+        network = pl.networks.MLP(2, hidden=row.hidden, outputs=2, activation="tanh")
+        prior = pl.priors.Normal(scale=row.prior_scale)
+        posterior = pl.fit(
+            pl.BayesianModel(network, pl.likelihoods.Categorical(), prior=prior), points(EXAMPLES, seed), method_for(row),
+            epochs=row.epochs, batch_size=EXAMPLES, init="reset", seed=seed, device="cpu", progress=False,
+        )  # fmt: skip
+        fresh = posterior.predict(x_fresh, num_samples=row.samples)
+        everywhere = posterior.predict(grid(), num_samples=row.samples)
+        scores["nll"].append(float(pl.metrics.nll(fresh.probs, y_fresh)))
+        scores["accuracy"].append(100 * float(pl.metrics.accuracy(fresh.probs, y_fresh)))
+        scores["away"].append(float(everywhere.total[_edge()].mean()))
+        if seed == 0:
+            details = _drawn(posterior, everywhere)
+    return Outcome(
+        scores=scores, seeds=list(range(row.seeds)), device=f"CPU with {os.cpu_count()} cores", details=details
+    )  # fmt: skip
+
+
+def _edge() -> Tensor:
+    """Which places lie on the border of the picture, away from the data."""
+    places = torch.arange(PLACES**2)
+    up, across = places // PLACES, places % PLACES
+    return (up == 0) | (up == PLACES - 1) | (across == 0) | (across == PLACES - 1)
+
+
+def _drawn(posterior: Any, everywhere: Any) -> dict[str, Any]:
+    """What the picture shows: the mean weights' probabilities, those of single draws, and the entropy."""
+    center = pl.posteriors.Delta(posterior.model, posterior.mean)
+    rounded = lambda t: [round(v, 3) for v in t.flatten().tolist()]  # noqa: E731
+    single = everywhere.outputs.softmax(-1)[:BOUNDARIES, :, 1]
+    return {
+        "mean": rounded(center.predict(grid()).probs[:, 1]),
+        "entropy": rounded(everywhere.total),
+        "draws": [rounded(draw) for draw in single] if len(single) > 1 else [],
+    }
+
+
+def toy(row: PlaneRow) -> PlaneRow:
+    """A short training of a narrow network."""
+    return replace(row, full=False, epochs=20, hidden=(4,), samples=8, seeds=1)
+
+
+def draw(results: Mapping[str, Any], path: Path) -> None:
+    """The boundary of the mean weights in red, those of draws in light red, the predictive entropy behind."""
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # no window and no global state
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3.4 * len(results), 3.4), dpi=120, layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(1, len(results), squeeze=False, sharey=True)[0]
+    across, up = np.linspace(*BOUNDS[:2], PLACES), np.linspace(*BOUNDS[2:], PLACES)
+    x, y = points(EXAMPLES, 0)
+    shape = (PLACES, PLACES)
+    for panel, (name, result) in zip(panels, results.items(), strict=True):
+        told = result.record["details"]
+        behind = panel.imshow(
+            np.reshape(told["entropy"], shape), origin="lower", extent=BOUNDS, cmap="Greys", vmin=0, vmax=0.6931, aspect="auto"
+        )  # fmt: skip
+        for one in told["draws"]:
+            panel.contour(across, up, np.reshape(one, shape), levels=[0.5], colors="#f4a3a0", linewidths=0.8)
+        panel.contour(across, up, np.reshape(told["mean"], shape), levels=[0.5], colors="#c0392b", linewidths=2)
+        for label, colour in ((0, "#1f5fa8"), (1, "#e08a00")):
+            panel.plot(x[y == label, 0], x[y == label, 1], "o", color=colour, markersize=3)
+        panel.set_title(name, fontsize=10)
+        panel.tick_params(labelsize=8)
+    bar = figure.colorbar(behind, ax=list(panels), shrink=0.9)
+    bar.set_label("entropy of the prediction (nats)", fontsize=8)
+    figure.savefig(path, metadata={"Software": None})  # the same numbers give the same file
+
+
+ADAM = PlaneRow(name="adam", method="adam", epochs=3000)
+STUDY = Study(
+    name="vogn-2d",
+    title="Boundaries in the plane",
+    paper="Osawa, Swaroop, Jain, Eschenhagen, Turner, Yokota & Khan (2019), Practical deep learning with Bayesian principles",
+    about=(
+        f"A tanh network 2-16-16-2 with N(0, 1) weights learns {EXAMPLES} points of two moons (noise {NOISE:g}); judged on "
+        f"{FRESH:,} fresh points."
+    ),
+    columns={
+        "nll": Column(heading="NLL", form=".4f", better="low", meaning="negative log likelihood of fresh points"),
+        "accuracy": Column(heading="accuracy %", form=".2f", better="high", meaning="share of right labels"),
+        "away": Column(
+            heading="entropy away",
+            form=".3f",
+            better="neither",
+            meaning="mean entropy of predictions on the border of the picture, away from the data, in nats",
+        ),
+    },  # fmt: skip
+    rows=(ADAM, *(replace(ADAM, name=name, method=name) for name in ("ogn", "vogn", "ivon"))),
+    published={},
+    differences=("the paper's figure has data of its own, which are not published; these are two moons",),
+    repetition="seed",
+    run=run,
+    toy=toy,
+    pictures=(
+        Picture(
+            name="boundaries",
+            caption=(
+                "The boundary of the mean weights (red), of draws (light red), and the entropy of the averaged prediction (grey)"
+            ),
+            needs=["adam", "ogn", "vogn", "ivon"],
+            draw=draw,
+        ),
+    ),
+)

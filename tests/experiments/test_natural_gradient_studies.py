@@ -1,0 +1,95 @@
+"""The studies of natural-gradient methods: at toy size, their set-up, and their stored pages."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import plausible as pl
+from plausible.experiments import ivon_fashion, registry, tables, vogn_cifar10, vogn_continual, vogn_momentum_batchnorm
+from plausible.experiments.reproduce import picture_name, run_rows
+from plausible.experiments.results import Store
+from plausible.experiments.vogn_cifar10_pictures import scorecard
+
+ROOT = Path(__file__).parents[2]
+STUDIES = ["vogn-2d", "vogn-cifar10", "vogn-momentum-batchnorm", "vogn-continual", "ivon-fashion"]
+
+
+def toys(name, rows, root, tmp_path):
+    study = registry.load(name)
+    chosen = [study.toy(row) for row in study.rows if rows is None or row.name in rows]
+    found = list(run_rows(study, chosen, None, root=root))
+    assert all(set(result.scores) == set(study.columns) for result in found)
+    finished = {result.row.name: result for result in found}
+    for picture in study.pictures:
+        if set(picture.needs) <= set(finished):
+            picture.draw(finished, tmp_path / f"{picture.name}.png")
+            assert (tmp_path / f"{picture.name}.png").stat().st_size > 1000
+    return finished
+
+
+def test_the_plane_runs_at_toy_size_and_draws_its_boundaries(tmp_path):
+    toys("vogn-2d", None, None, tmp_path)
+    assert (tmp_path / "boundaries.png").is_file()
+
+
+def test_tasks_in_turn_run_at_toy_size(made_up_digits, tmp_path):
+    found = toys("vogn-continual", None, made_up_digits, tmp_path)
+    assert all(len(r.record["details"]["after"][0]) == 2 for r in found.values())
+
+
+def test_fashion_runs_at_toy_size(data_dir, tmp_path):
+    toys("ivon-fashion", None, data_dir, tmp_path)
+    assert sum(w.numel() for w in ivon_fashion.LeNet().parameters()) == 44_426
+
+
+def test_photographs_run_at_toy_size(data_dir, tmp_path):
+    found = toys("vogn-cifar10", ["lenet5-adam", "lenet5-vogn", "lenet5-mc-dropout"], data_dir, tmp_path)
+    assert sum(scorecard(found).values()) >= 3
+    assert (tmp_path / "scorecard.png").is_file()
+
+
+def test_the_ablation_has_norms_and_momentum_where_its_rows_say():
+    both, momentum, norms, plain = vogn_momentum_batchnorm.STUDY.rows
+    count = lambda row: sum(  # noqa: E731
+        isinstance(m, torch.nn.BatchNorm2d) for m in vogn_momentum_batchnorm.network_for(row).modules()
+    )
+    assert count(both) == count(norms) == 20 and count(momentum) == count(plain) == 0
+    assert both.momentum == momentum.momentum == 0.9 and norms.momentum == plain.momentum == 0.0
+
+
+def test_the_settings_are_the_published_ones():
+    rows = {row.name: row for row in vogn_cifar10.STUDY.rows}
+    vogn = vogn_cifar10.method_for(rows["alexnet-vogn"])
+    assert (vogn.learning_rate, vogn.momentum, vogn.damping, vogn.augmentation_factor) == (1e-4, 0.9, 1e-3, 10)
+    network = vogn_cifar10.SETTINGS["resnet18"].make()
+    prior = vogn_cifar10.prior_for(rows["resnet18-vogn"], network, 50_000)
+    model = pl.BayesianModel(network, pl.likelihoods.Categorical(), prior=prior)
+    weights = model.init()
+    first = {**weights, "head.weight": weights["head.weight"] + 1.0}
+    norm = {**weights, "trunk.0.1.bias": weights["trunk.0.1.bias"] + 1.0}
+    at = model.log_prior(weights)
+    assert float(model.log_prior(norm) - at) == 0.0 and float(model.log_prior(first) - at) < -1000
+    adam = vogn_cifar10.prior_for(rows["lenet5-adam"], vogn_cifar10.SETTINGS["lenet5"].make(), 50_000)
+    assert adam.scale == pytest.approx(500**-0.5)
+
+
+def test_a_task_is_learned_under_the_posterior_of_the_last(made_up_digits):
+    row = replace(vogn_continual.toy(vogn_continual.VOGN), epochs=20, hidden=(20,), limit=None)
+    parts = vogn_continual._load(None, made_up_digits)
+    after = vogn_continual._accuracies(row, 0, *parts)
+    tuned = vogn_continual._accuracies(replace(row, method="fine-tuning"), 0, *parts)
+    assert len(after) == 2 and after[1][1] > 50  # the second task is learned
+    assert after[1][0] > tuned[1][0] - 10  # and the first is not lost more than without a prior
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_page_is_what_the_stored_results_render(name):
+    study = registry.load(name)
+    results = Store(ROOT / "results", study).read_all()
+    page = ROOT / "docs" / "studies" / f"{name}.md"
+    if not results:
+        assert not page.is_file()
+        return
+    assert page.read_text() == tables.page(study, results, picture_name(study))
