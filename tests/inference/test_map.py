@@ -213,3 +213,17 @@ def test_the_fused_update_leaves_the_same_state_as_the_written_one(monkeypatch):
     for part in ("params", "first", "second"):
         for k in states[0][part]:
             torch.testing.assert_close(states[0][part][k], states[1][part][k], rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_a_weight_that_the_data_never_move_goes_to_the_priors_mean(optimizer):
+    x = torch.randn(50, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 0.0])
+    network = torch.nn.Linear(2, 1)
+    torch.nn.init.constant_(network.weight, 0.5)
+    model = pl.BayesianModel(network, pl.likelihoods.Normal(), prior=pl.priors.Normal(scale=0.2))
+    away = []
+    for steps in (1, 10, 300):
+        method = pl.MAP(optimizer=optimizer, learning_rate=RATES[optimizer], schedule="constant")
+        found = pl.fit(model, (x, x[:, :1]), method, steps=steps, batch_size=50, progress=False, device="cpu")
+        away.append(abs(float(found.params["weight"][0, 1])))
+    assert away[0] < 0.5 and away[1] < away[0] and away[2] < 0.05

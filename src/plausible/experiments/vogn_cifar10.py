@@ -110,10 +110,16 @@ def method_for(row: CIFARRow) -> Method:
     adam = pl.MAP(learning_rate=1e-3, schedule=own.schedule)
     online: dict[str, Any] = {
         "learning_rate": 1e-4, "momentum": 0.9, "curvature_decay": 0.999, "damping": 1e-3, "schedule": own.schedule,
-        "augmentation_factor": own.factor,
     }  # fmt: skip
     if row.method == "vogn":
-        return pl.VOGN(**online, num_samples=row.draws, tempering_warmup=own.warm_up)
+        start, steps = own.warm_up or (None, 0)
+        return pl.VOGN(
+            **online,
+            num_samples=row.draws,
+            augmentation_factor=own.factor,
+            tempering_start=start,
+            tempering_warmup=steps,
+        )
     if row.method == "noisy-kfac":
         return pl.NoisyKFAC(num_samples=row.draws)
     if row.method == "ivon":
@@ -288,8 +294,8 @@ STUDY = Study(
         "one draw of the weights a step, where the authors have 24 (LeNet-5, AlexNet) or 40 (ResNet-18) spread over GPUs",
         "the authors' Kronecker factors for AlexNet's linear layer are a diagonal here",
         "accuracy on training images is taken without augmentation, on the first 10,000 of them",
-        "OGN has VOGN's settings; IVON, K-FAC, noisy K-FAC, SWAG and Bayes by backprop have the library's defaults (IVON a "
-        "learning rate of 0.1), and are not in the paper's table, or there with other settings",
+        "OGN has VOGN's settings but for ρ and τ; the methods that the paper's table does not have run with the library's "
+        "defaults (IVON with a learning rate of 0.1)",
     ),
     repetition="seed",
     run=run,

@@ -25,8 +25,9 @@ class MAP(Method):
 
     adam:   m ← β m + (1 − β) g,  v ← β₂ v + (1 − β₂) g²,  w ← w + η m̂ / (√v̂ + ε)
     adamw:  the same with m and v of the likelihood's gradient alone; the prior's pull goes around them but through the
-            same metric, w ← w + η (m̂ + ∇ log p(w) / N) / (√v̂ + ε). Loshchilov & Hutter's update leaves the metric out,
-            which moves the optimum; here it is the highest point of the log joint for all three.
+            same metric, w ← w + η (m̂ + p) / (√(v̂ + p²) + ε) with p = ∇ log p(w) / N, where p² keeps the step of a weight
+            that the data never move below η. Loshchilov & Hutter's update leaves the metric out, which moves the optimum;
+            here it is the highest point of the log joint for all three.
     sgd:    m ← β m + g,  w ← w + η m
 
     Args:
@@ -87,7 +88,9 @@ class MAP(Method):
         average_(state["first"], gradient, self.momentum)
         average_(state["second"], square(gradient), SECOND_DECAY)
         # 1 − β₂ᵗ by expm1: the difference itself would lose half of a float32's digits in the first steps.
-        metric = root(state["second"], -torch.expm1(count * math.log(SECOND_DECAY)), EPSILON)
+        correction = -torch.expm1(count * math.log(SECOND_DECAY))
+        sizes = state["second"] if pull is None else add_(scale_(square(pull), correction), state["second"])
+        metric = root(sizes, correction, EPSILON)
         step_size = rate / (1 - self.momentum**count)
         add_quotient_(state["params"], state["first"], metric, step_size)
         if pull is not None:
