@@ -1,30 +1,54 @@
 """Effective samples a second of HMC and NUTS beside NumPyro's and hamiltorch's, on the same cores.
 
     python benchmarks/sampling.py --numpyro-python /tmp/numpyro-venv/bin/python --out results/sampling-cpu.json
-    python benchmarks/sampling.py --only nuts --chains 16 --transitions 100
+    python benchmarks/sampling.py --only nuts --chains 16 --threads 1
 
 A 13-50-1 tanh network on 455 examples of a teacher network with noise 0.3, priors N(0, 1). What counts is the smallest
 bulk ESS over the predictions at 20 held-out inputs, per second of sampling after warm-up; the seconds of compiling and
-of warm-up are listed apart. NumPyro and hamiltorch run in processes of their own with the Python that is named; one that
-cannot be imported is skipped with a line that says so.
+of warm-up are listed apart, and beside each wall second the CPU seconds of all threads. Every library adapts step size
+and diagonal mass by itself, over as many transitions, from starts of the same width, to an acceptance of 0.8; HMC's
+trajectories have length π/2. Since 16 chains of NumPyro would take most of the minutes to warm up, it warms up one: the others
+get its step size and mass and start from its draws, which leaves none behind and none waiting for a smaller step. All
+libraries are held to as many cores as there are threads. NumPyro and hamiltorch run in processes of their own with the
+Python that is named; one that cannot be imported is skipped with a line that says so.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 INPUTS, HIDDEN, EXAMPLES, HELD_OUT, NOISE = 13, 50, 455, 20, 0.3
+LENGTH = math.pi / 2  # of HMC's trajectories
+START = 0.2  # the width of the normal that chains start from
+TRANSITIONS = {1: 400}  # after warm-up; of more chains fewer are enough for as many effective samples
+TRANSITIONS_OF_MANY = 100
+
+
+class Clock:
+    """Wall and CPU seconds between marks."""
+
+    def __init__(self) -> None:
+        self.marks = [(time.perf_counter(), time.process_time())]
+
+    def mark(self) -> None:
+        self.marks.append((time.perf_counter(), time.process_time()))
+
+    def between(self, first: int, last: int, name: str) -> dict[str, float]:
+        wall, cpu = (b - a for a, b in zip(self.marks[first], self.marks[last], strict=True))
+        return {name: wall, f"{name}_cpu": cpu}
 
 
 def problem() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -54,24 +78,28 @@ def ours(kind: str, chains: int, warmup: int, transitions: int) -> tuple[np.ndar
 
     x, y, held_out = map(torch.as_tensor, problem())
     layers = torch.nn.Sequential(torch.nn.Linear(INPUTS, HIDDEN), torch.nn.Tanh(), torch.nn.Linear(HIDDEN, 1))
-    model = pl.BayesianModel(layers, pl.likelihoods.Normal(scale=NOISE))
-    method = pl.NUTS(warmup=warmup) if kind == "nuts" else pl.HMC(warmup=warmup, trajectory_length=1.0)
-    marks, leapfrogs = [time.perf_counter()], []
+    model = pl.BayesianModel(layers, pl.likelihoods.Normal(scale=NOISE), pl.priors.Normal(scale=1.0))
+    method = pl.NUTS(warmup=warmup) if kind == "nuts" else pl.HMC(warmup=warmup, trajectory_length=LENGTH)
+    generator = torch.Generator().manual_seed(1)
+    starts = {k: START * torch.randn(chains, *p.shape, generator=generator) for k, p in layers.named_parameters()}
+    clock, leapfrogs = Clock(), []
 
     def note(event: dict[str, Any]) -> None:
-        marks.append(time.perf_counter())
-        leapfrogs.append(float(event["leapfrogs"].mean()) if "leapfrogs" in event else float("nan"))
+        clock.mark()
+        leapfrogs.append((float(event["leapfrogs"].mean()), float(event["leapfrogs"].max())))
 
     posterior = pl.fit(
         model, (x, y), method, steps=warmup + transitions, num_modes=chains, device="cpu", compile=True, callbacks=[note],
-        progress=False,
+        progress=False, init=starts if chains > 1 else {k: v[0] for k, v in starts.items()},
     )  # fmt: skip
     members = posterior.components if chains > 1 else [posterior]
     draws = {k: torch.stack([m.draws[k] for m in members]) for k in members[0].draws}
     hidden = (held_out @ draws["0.weight"].mT + draws["0.bias"].unsqueeze(-2)).tanh()
     outputs = hidden @ draws["2.weight"].mT + draws["2.bias"].unsqueeze(-2)
-    seconds = {"first": marks[1] - marks[0], "warmup": marks[warmup] - marks[1], "sampling": marks[-1] - marks[warmup]}
-    return outputs.squeeze(-1).numpy(), {**seconds, "leapfrogs": float(np.mean(leapfrogs[warmup:]))}
+    seconds = {**clock.between(0, 1, "first"), **clock.between(1, warmup, "warmup")}
+    seconds |= clock.between(warmup, -1, "sampling")
+    mean, longest = np.mean(leapfrogs[warmup:], axis=0)
+    return outputs.squeeze(-1).numpy(), {**seconds, "leapfrogs": mean, "longest": longest}
 
 
 def numpyro(kind: str, chains: int, warmup: int, transitions: int) -> tuple[np.ndarray, dict[str, float]]:
@@ -85,33 +113,35 @@ def numpyro(kind: str, chains: int, warmup: int, transitions: int) -> tuple[np.n
         prior = sum((v**2).sum() for v in w.values())
         return 0.5 * prior + 0.5 * ((y - network(w, x, jnp.tanh)) ** 2).sum() / NOISE**2
 
-    kernel = NUTS(potential_fn=potential) if kind == "nuts" else HMC(potential_fn=potential, trajectory_length=1.0)
+    kernel = {"nuts": NUTS, "hmc": partial(HMC, trajectory_length=LENGTH)}[kind]
+    running = {"progress_bar": False, "num_samples": transitions, "chain_method": "vectorized"}
     keys = jax.random.split(jax.random.PRNGKey(1), len(SHAPES))
-    start = {k: 0.2 * jax.random.normal(key, (chains, *s)) for key, (k, s) in zip(keys, SHAPES.items(), strict=True)}
-    start = {k: v[0] if chains == 1 else v for k, v in start.items()}
-    mcmc = MCMC(
-        kernel,
-        num_warmup=warmup,
-        num_samples=transitions,
-        num_chains=chains,
-        chain_method="vectorized",
-        progress_bar=False,
-    )
-    begin = time.perf_counter()
-    mcmc.warmup(jax.random.PRNGKey(0), init_params=start, extra_fields=("num_steps",))
+    start = {k: START * jax.random.normal(key, s) for key, (k, s) in zip(keys, SHAPES.items(), strict=True)}
+    clock, extra = Clock(), ("num_steps",)
+    mcmc = MCMC(kernel(potential_fn=potential), num_warmup=warmup, **running)
+    mcmc.warmup(jax.random.PRNGKey(0), init_params=start, extra_fields=extra)
     jax.block_until_ready(mcmc.post_warmup_state)
-    warm = time.perf_counter()
-    mcmc.run(mcmc.post_warmup_state.rng_key, extra_fields=("num_steps",))  # compiles once more
-    jax.block_until_ready(mcmc.get_samples())
-    once = time.perf_counter()
-    mcmc.post_warmup_state = mcmc.last_state
-    mcmc.run(mcmc.post_warmup_state.rng_key, extra_fields=("num_steps",))
-    draws = jax.block_until_ready(mcmc.get_samples(group_by_chain=True))
-    end = time.perf_counter()
+    if chains > 1:
+        mcmc.run(mcmc.post_warmup_state.rng_key)
+        start = {k: v[np.linspace(0, transitions - 1, chains).astype(int)] for k, v in mcmc.get_samples().items()}
+        found = mcmc.post_warmup_state.adapt_state
+        adapted = {"step_size": found.step_size, "inverse_mass_matrix": found.inverse_mass_matrix}
+        told = kernel(potential_fn=potential, adapt_step_size=False, adapt_mass_matrix=False, **adapted)
+        mcmc = MCMC(told, num_warmup=0, num_chains=chains, **running)
+    clock.mark()
+    for _ in range(2):  # from the same state: the first compiles, and is not counted
+        if chains > 1:
+            mcmc.run(jax.random.PRNGKey(2), init_params=start, extra_fields=extra)
+        else:
+            mcmc.run(mcmc.post_warmup_state.rng_key, extra_fields=extra)
+        draws = jax.block_until_ready(mcmc.get_samples(group_by_chain=True))
+        clock.mark()
     one = lambda w: network(w, held_out, jnp.tanh)[:, 0]  # noqa: E731
     outputs = np.asarray(jax.vmap(jax.vmap(one))(draws))
-    seconds = {"first": max(0.0, (once - warm) - (end - once)), "warmup": warm - begin, "sampling": end - once}
-    return outputs, {**seconds, "leapfrogs": float(np.mean(mcmc.get_extra_fields()["num_steps"]))}
+    seconds = {**clock.between(0, 1, "warmup"), **clock.between(2, 3, "sampling")}
+    seconds["first"] = max(0.0, clock.between(1, 2, "once")["once"] - seconds["sampling"])
+    leapfrogs = np.asarray(mcmc.get_extra_fields(group_by_chain=True)["num_steps"])
+    return outputs, {**seconds, "leapfrogs": leapfrogs.mean(), "longest": leapfrogs.max(0).mean()}
 
 
 def hamiltorch(kind: str, chains: int, warmup: int, transitions: int) -> tuple[np.ndarray, dict[str, float]]:
@@ -120,28 +150,25 @@ def hamiltorch(kind: str, chains: int, warmup: int, transitions: int) -> tuple[n
 
     x, y, held_out = map(torch.as_tensor, problem())
     layers = torch.nn.Sequential(torch.nn.Linear(INPUTS, HIDDEN), torch.nn.Tanh(), torch.nn.Linear(HIDDEN, 1))
-    step_size, leapfrogs = 0.012, 80  # a length of one; what our adaptation finds for this network is about this
-    outputs, sampling = [], 0.0
+    step_size = 0.012  # what our adaptation finds for this network without a mass is about this
+    leapfrogs = round(LENGTH / step_size)
+    outputs, clock = [], Clock()
     for chain in range(chains):
         peer.set_random_seed(chain)
-        start = 0.2 * torch.randn(sum(p.numel() for p in layers.parameters()))
-        begin = time.perf_counter()
+        start = START * torch.randn(sum(p.numel() for p in layers.parameters()))
         drawn = peer.sample_model(
             layers, x, y, params_init=start, num_samples=warmup + transitions, burn=warmup, step_size=step_size,
             num_steps_per_sample=leapfrogs, tau_out=1 / NOISE**2, tau_list=torch.ones(4), model_loss="regression",
         )  # fmt: skip
-        sampling += (time.perf_counter() - begin) * transitions / (warmup + transitions)
         shapes = [p.shape for p in layers.parameters()]
         for draw in drawn[-transitions:]:
             pieces = [p.reshape(s) for p, s in zip(draw.split([s.numel() for s in shapes]), shapes, strict=True)]
             outputs.append(network(dict(zip(SHAPES, pieces, strict=True)), held_out, torch.tanh)[:, 0].numpy())
+    clock.mark()
+    share = {"warmup": warmup / (warmup + transitions), "sampling": transitions / (warmup + transitions)}
+    seconds = {k: v * part for name, part in share.items() for k, v in clock.between(0, 1, name).items()}
     shaped = np.stack(outputs).reshape(chains, -1, HELD_OUT)
-    return shaped, {
-        "first": 0.0,
-        "warmup": sampling * warmup / transitions,
-        "sampling": sampling,
-        "leapfrogs": leapfrogs,
-    }
+    return shaped, {**seconds, "first": 0.0, "leapfrogs": leapfrogs, "longest": leapfrogs}
 
 
 LIBRARIES = {"plausible": ours, "numpyro": numpyro, "hamiltorch": hamiltorch}
@@ -156,30 +183,48 @@ def measured(python: str, library: str, kind: str, chains: int, warmup: int, tra
 
     from plausible.core.diagnostics import ess, r_hat
 
+    row: dict[str, Any] = {"library": library, "kind": kind, "chains": chains, "warmup_transitions": warmup}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found.npz"
         case = [library, kind, str(chains), str(warmup), str(transitions), str(path)]
-        done = subprocess.run([python, __file__, "--case", *case], capture_output=True, text=True, env=dict(os.environ))
+        done = subprocess.run([python, __file__, "--case", *case], capture_output=True, text=True)
         if done.returncode:
-            return {"library": library, "kind": kind, "chains": chains, "skipped": done.stderr.strip().splitlines()[-1]}
+            return {**row, "skipped": (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]}
         found = dict(np.load(path))
     outputs = torch.as_tensor(found.pop("outputs")).double()
-    seconds = {k: round(float(v), 4) for k, v in found.items()}
-    worth, worst = float(ess(outputs).min()), float(r_hat(outputs).max())
+    found = {k: float(v) for k, v in found.items()}
+    worth, made = float(ess(outputs).min()), found["leapfrogs"] * chains * outputs.shape[1]
     return {
-        "library": library, "kind": kind, "chains": chains, "draws": outputs.shape[1], "ess": worth, "r_hat": worst,
-        "ess_per_second": worth / seconds["sampling"], **seconds,
-        "chain_leapfrogs_per_second": seconds["leapfrogs"] * chains * outputs.shape[1] / seconds["sampling"],
+        **row, "draws": outputs.shape[1], "ess": worth, "r_hat": float(r_hat(outputs).max()),
+        "ess_per_second": worth / found["sampling"], "ess_per_cpu_second": worth / found["sampling_cpu"],
+        "ess_per_thousand_leapfrogs": 1000 * worth / made, "chain_leapfrogs_per_second": made / found["sampling"],
+        **{k: round(v, 4) for k, v in found.items()},
     }  # fmt: skip
 
 
-def run_case(library: str, kind: str, chains: str, warmup: str, transitions: str, path: str) -> None:
-    if library != "numpyro":
-        import torch
+def ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How many times a peer's effective samples a second are ours."""
+    told = {(r["library"], r["kind"], r["chains"]): r for r in rows if "skipped" not in r}
+    return [
+        {"kind": kind, "chains": chains, "beside": library}
+        | {k: round(mine[k] / theirs[k], 2) for k in ("ess_per_second", "ess_per_cpu_second", "chain_leapfrogs_per_second")}
+        for (library, kind, chains), theirs in told.items()
+        if library != "plausible" and (mine := told.get(("plausible", kind, chains))) is not None
+    ]  # fmt: skip
 
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    outputs, seconds = LIBRARIES[library](kind, int(chains), int(warmup), int(transitions))
-    np.savez(path, outputs=outputs, **seconds)
+
+def hold_to(threads: int) -> None:
+    """The cores and the threads of this process and of those that it starts."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    os.environ["OMP_NUM_THREADS"] = str(threads)
+    if threads == 1:
+        os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+
+
+def run_case(library: str, kind: str, chains: str, warmup: str, transitions: str, path: str) -> None:
+    outputs, found = LIBRARIES[library](kind, int(chains), int(warmup), int(transitions))
+    np.savez(path, outputs=outputs, **found)
 
 
 def main() -> None:
@@ -187,34 +232,39 @@ def main() -> None:
     parser.add_argument("--only", default="hmc,nuts")
     parser.add_argument("--chains", default="1,16")
     parser.add_argument("--libraries", default=",".join(LIBRARIES))
-    parser.add_argument("--warmup", type=int, default=500)
-    parser.add_argument("--transitions", type=int, default=500)
+    parser.add_argument("--warmup", type=int, default=300)
+    parser.add_argument("--transitions", type=int, help="after warm-up; by default fewer of many chains")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--numpyro-python", default=sys.executable)
     parser.add_argument("--hamiltorch-python", default=sys.executable)
     parser.add_argument("--out")
-    parser.add_argument("--case", nargs=6)
+    parser.add_argument("--case", nargs=6, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
         run_case(*options.case)
         return
+    hold_to(options.threads)
     pythons = {"numpyro": options.numpyro_python, "hamiltorch": options.hamiltorch_python}
     result: dict[str, Any] = {
         "command": " ".join(sys.argv),
-        "device": f"{platform.machine()}, {os.cpu_count()} cores",
+        "device": f"{platform.machine()}, {options.threads} of {os.cpu_count()} cores",
         "rows": [],
     }
     for kind in options.only.split(","):
         for chains in map(int, options.chains.split(",")):
+            transitions = options.transitions or TRANSITIONS.get(chains, TRANSITIONS_OF_MANY)
             for library in options.libraries.split(","):
                 if library == "hamiltorch" and kind != "hmc":
                     continue
                 python = pythons.get(library, sys.executable)
-                row = measured(python, library, kind, chains, options.warmup, options.transitions)
-                result["rows"].append(row)
-                print(json.dumps(row), flush=True)
+                result["rows"].append(measured(python, library, kind, chains, options.warmup, transitions))
+                result["ratios"] = ratios(result["rows"])
+                print(json.dumps(result["rows"][-1]), flush=True)
                 if options.out:
                     Path(options.out).parent.mkdir(parents=True, exist_ok=True)
                     Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
+    for row in result["ratios"]:
+        print(json.dumps(row))
 
 
 if __name__ == "__main__":

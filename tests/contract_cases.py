@@ -62,7 +62,18 @@ CASES = {
     "MCDropout-linear": Case(
         pl.MCDropout(rate={"2": 0.3}, where="linear", base=pl.MAP(optimizer="adamw", learning_rate=0.02)), masks=True
     ),
+    "VOGN": Case(pl.VOGN()),
+    "VOGN-tempered": Case(
+        pl.VOGN(
+            num_samples=2, tempering=0.5, tempering_start=0.1, tempering_warmup=9, augmentation_factor=2.0, damping=1e-3
+        )
+    ),
+    "OGN": Case(pl.OGN(schedule="constant", learning_rate=5e-3)),
+    "IVON": Case(pl.IVON()),
+    "NaturalGradientVI": Case(pl.NaturalGradientVI()),
     "ConcreteDropout": Case(pl.ConcreteDropout(base=pl.MAP(learning_rate=0.02)), masks=True),
+    "KFAC": Case(pl.KFAC(update_every=4)),
+    "NoisyKFAC": Case(pl.NoisyKFAC(update_every=4)),
 }
 PLAIN = [name for name in CASES if "-" not in name]
 ONE_MODE = [name for name, case in CASES.items() if case.method.unfold()[1] is None]

@@ -153,11 +153,15 @@ def effective_size(chains: np.ndarray) -> float:
     return chains.size / max(autocorrelation_time(chains), 1e-12)
 
 
-def assert_chains(draws: Tensor, mean: Tensor, covariance: Tensor, min_ess: float = 8000.0) -> None:
-    """Mean, deviations and correlations of a normal target from chains (C, K, P), within four Monte Carlo errors.
+def assert_chains(
+    draws: Tensor, mean: Tensor, covariance: Tensor, min_ess: float = 8000.0, fourth: float = 3.0
+) -> None:
+    """Mean, deviations and correlations of an elliptical target from chains (C, K, P), within four Monte Carlo errors.
 
     The error of a mean follows from the chain's own autocorrelation; those of second moments from that of the products,
-    which mix differently. Both must be worth at least `min_ess` independent draws.
+    which mix differently. Both must be worth at least `min_ess` independent draws. `fourth` is the standardised fourth
+    moment of the target, a normal's unless told: squares scatter by √(fourth − 1), products of uncorrelated coordinates by
+    √(fourth / 3).
     """
     draws, sd = draws.double(), covariance.diagonal().sqrt()
     z = ((draws - mean) / sd).numpy()
@@ -165,12 +169,12 @@ def assert_chains(draws: Tensor, mean: Tensor, covariance: Tensor, min_ess: floa
     for i in range(z.shape[-1]):
         _assert_mean(z[..., i], 0.0, 1.0, min_ess, f"mean {i}")
         # log sd: d(sd)/sd = d(variance)/(2 variance)
-        _assert_mean(z[..., i] ** 2, 1.0, 2.0**0.5, min_ess, f"variance {i}")
+        _assert_mean(z[..., i] ** 2, 1.0, math.sqrt(fourth - 1.0), min_ess, f"variance {i}")
         for j in range(i):
             r = correlation[i, j]
             # The residual of one coordinate given another sees a wrong correlation that products of large terms hide.
             residual = (z[..., i] - r * z[..., j]) / math.sqrt(1 - r * r)
-            _assert_mean(residual * z[..., j], 0.0, 1.0, min_ess, f"correlation {i}, {j}")
+            _assert_mean(residual * z[..., j], 0.0, math.sqrt(fourth / 3.0), min_ess, f"correlation {i}, {j}")
 
 
 def _assert_mean(values: np.ndarray, truth: float, sd: float, min_ess: float, what: str) -> None:

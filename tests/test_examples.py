@@ -12,6 +12,7 @@ PICTURES = {
     "quickstart": "moons.png",
     "regression": "regression.png",
     "pretrained": None,
+    "optimiser": None,
     "planets": "planets.png",
     "planets_constrain": "planets_constrain.png",
 }

@@ -16,6 +16,8 @@ HEAVY = [
     "tensorboard",
     "pandas",
     "arviz",
+    "accelerate",
+    "pytorch_lightning",
 ]
 COMPILER = ["torch._dynamo", "torch._inductor", "torch.utils.tensorboard"]
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:  # the public names, as editors and type checkers follow them;
     from . import evidence as evidence
     from . import metrics as metrics
     from . import networks as networks
+    from . import optim as optim
     from . import plots as plots
     from .core import callbacks as callbacks
     from .core import hyperpriors as hyperpriors
@@ -29,6 +30,7 @@ if TYPE_CHECKING:  # the public names, as editors and type checkers follow them;
     from .inference.averaging import SWAG, MultiSWAG
     from .inference.laplace import Laplace
     from .inference.mcmc import HMC, MALA, NUTS, SGHMC, SGLD, CyclicalSGMCMC, Metropolis
+    from .inference.natural_gradient import IVON, KFAC, OGN, VOGN, NaturalGradientVI, NoisyKFAC
     from .inference.point import MAP, DeepEnsemble
     from .inference.variational import ADVI, BayesByBackprop, ConcreteDropout, MCDropout
     from .report.comparison import Comparison, compare
@@ -44,6 +46,7 @@ _MODULES = {
     "likelihoods": "core.likelihoods",
     "metrics": "metrics",
     "networks": "networks",
+    "optim": "optim",
     "plots": "plots",
     "posteriors": "core.posteriors",
     "priors": "core.priors",
@@ -51,12 +54,16 @@ _MODULES = {
 _HOMES = {
     "ADVI": "inference.variational",
     "HMC": "inference.mcmc",
+    "IVON": "inference.natural_gradient",
+    "KFAC": "inference.natural_gradient",
     "MALA": "inference.mcmc",
     "NUTS": "inference.mcmc",
+    "OGN": "inference.natural_gradient",
     "MAP": "inference.point",
     "SGHMC": "inference.mcmc",
     "SGLD": "inference.mcmc",
     "SWAG": "inference.averaging",
+    "VOGN": "inference.natural_gradient",
     "BayesByBackprop": "inference.variational",
     "BayesianModel": "core.model",
     "Checkpoint": "core.files.checkpoint",
@@ -72,6 +79,8 @@ _HOMES = {
     "Method": "core.method",
     "Metropolis": "inference.mcmc",
     "MultiSWAG": "inference.averaging",
+    "NaturalGradientVI": "inference.natural_gradient",
+    "NoisyKFAC": "inference.natural_gradient",
     "NotSupported": "core.errors",
     "Posterior": "core.posteriors",
     "Predictive": "core.predictive",
@@ -85,12 +94,16 @@ _HOMES = {
 __all__ = [
     "ADVI",
     "HMC",
+    "IVON",
+    "KFAC",
     "MALA",
     "MAP",
     "NUTS",
+    "OGN",
     "SGHMC",
     "SGLD",
     "SWAG",
+    "VOGN",
     "BayesByBackprop",
     "BayesianModel",
     "Checkpoint",
@@ -106,6 +119,8 @@ __all__ = [
     "Method",
     "Metropolis",
     "MultiSWAG",
+    "NaturalGradientVI",
+    "NoisyKFAC",
     "NotSupported",
     "Posterior",
     "Predictive",
@@ -121,6 +136,7 @@ __all__ = [
     "metrics",
     "mixture",
     "networks",
+    "optim",
     "plots",
     "posteriors",
     "priors",

@@ -89,3 +89,36 @@ def test_a_vector_is_in_torchs_own_order_and_comes_apart_again():
     assert stacked.shape == (5, 9)
     back = algebra.from_vector(stacked, some(0))
     assert all(torch.equal(back[k], rows[k]) for k in rows)
+
+
+def test_a_vector_has_memory_of_its_own_and_its_length_is_checked():
+    for weights in ({"only": torch.ones(2, 2)}, {"a": torch.ones(2), "b": torch.ones(()), "c": torch.ones(0, 3)}):
+        vector = algebra.to_vector(weights)
+        vector.zero_()
+        assert all(bool((w == 1).all()) for w in weights.values())
+        for wrong in (torch.zeros(len(vector) + 1), torch.zeros(len(vector) - 1)):
+            with pytest.raises(RuntimeError, match="split"):
+                algebra.from_vector(wrong, weights)
+
+
+def test_a_vector_of_several_precisions_has_the_widest_and_comes_apart_in_their_own():
+    weights = {"a": torch.ones(3), "b": torch.full((2, 2), 0.1, dtype=torch.float64), "c": torch.ones(4, 3).mT}
+    vector = algebra.to_vector(weights)
+    assert vector.dtype == torch.float64
+    for k, w in algebra.from_vector(vector, weights).items():
+        assert w.dtype == weights[k].dtype
+        assert torch.equal(w, weights[k])
+
+
+def test_fused_adam_takes_slopes_in_any_layout():
+    """A convolution's slope comes in the layout of its images."""
+    rng = torch.Generator().manual_seed(0)
+    slope = torch.randn(4, 3, 2, 2, generator=rng)
+    found = []
+    for layout in (torch.contiguous_format, torch.channels_last):
+        state = {name: {"w": torch.ones(4, 3, 2, 2)} for name in ("params", "first", "second")}
+        given = {"w": slope.clone().contiguous(memory_format=layout)}
+        algebra.fused_adam_(state, given, torch.tensor(0.1).double(), torch.tensor(1.0).double(), 0.9, 0.999, 1e-8)
+        found.append(state)
+    for name in ("params", "first", "second"):
+        assert torch.equal(found[0][name]["w"], found[1][name]["w"])

@@ -35,6 +35,7 @@ def to_arviz(chains: Sequence[Any]) -> Any:
     natural = [torch.vmap(chain.model.constrain)(chain.draws) for chain in chains]
     posterior = {k: _joined([n[k] for n in natural], length) for k in natural[0]}
     shared = [k for k in chains[0].statistics if all(k in chain.statistics for chain in chains)]
+    shared = [k for k in shared if not k.startswith("energy_")]  # of steps that are no draws
     noted = {STATISTICS.get(k, k): _joined([chain.statistics[k] for chain in chains], length) for k in shared}
     if "diverging" in noted:
         noted["diverging"] = noted["diverging"] > 0

@@ -83,6 +83,14 @@ def place(tree: Any, device: torch.device | str) -> Any:
     return pytree.tree_map(lambda t: t.to(device, non_blocking=True), tree)
 
 
+def fits(device: torch.device, data: Any) -> bool:
+    """Whether data would fill no more than half of what a GPU has left."""
+    if device.type != "cuda":
+        return True
+    needed = sum(t.numel() * t.element_size() for t in pytree.tree_leaves(data))
+    return needed <= torch.cuda.mem_get_info(device)[0] // 2
+
+
 def check_dtype(inputs: Inputs, dtype: torch.dtype) -> None:
     """Raise if floating-point inputs have another precision than the network."""
     for t in pytree.tree_leaves(inputs):

@@ -39,8 +39,8 @@ class Source(ABC):
         """The batch of a step, on the device."""
 
     @abstractmethod
-    def full(self) -> InternalBatch | None:
-        """All data as one batch."""
+    def full(self, device: torch.device | None = None) -> InternalBatch | None:
+        """All data as one batch, on the run's device unless told."""
 
     @abstractmethod
     def sweep(self) -> Iterator[InternalBatch]:
@@ -60,7 +60,7 @@ class Nothing(Source):
         """There is none."""
         return None
 
-    def full(self) -> None:
+    def full(self, device: torch.device | None = None) -> None:
         """There is none."""
         return None
 
@@ -89,7 +89,7 @@ class Resident(Source):
     ):
         # N / B needs more digits than a half has.
         self.dtype = torch.float64 if dtype == torch.float64 else torch.float32
-        self.home = device if _fits(device, (inputs, targets)) else torch.device("cpu")
+        self.home = device if batches.fits(device, (inputs, targets)) else torch.device("cpu")
         self.inputs, self.targets = batches.place((inputs, targets), self.home)
         self.weights = None if weights is None else weights.to(device)
         self.size = batches.length(inputs)
@@ -129,7 +129,7 @@ class Resident(Source):
         found = batches.rows((self.inputs, self.targets), chosen.to(self.home))
         return InternalBatch((*(found if self.home == self.device else batches.place(found, self.device)), scale))
 
-    def full(self) -> InternalBatch:
+    def full(self, device: torch.device | None = None) -> InternalBatch:
         """All data as one batch."""
         weights = self.weights
         if weights is None:
@@ -140,7 +140,7 @@ class Resident(Source):
             )
         else:
             weights = weights * (self.num_data / weights.sum())
-        return InternalBatch((*batches.place((self.inputs, self.targets), self.device), weights))
+        return InternalBatch((*batches.place((self.inputs, self.targets), device or self.device), weights))
 
     def sweep(self) -> Iterator[InternalBatch]:
         """All data in order."""
@@ -158,13 +158,6 @@ class Resident(Source):
         order = permutation(self.size, self.seed, ORDER, 0)[:limit].to(self.home)
         for chosen in order.split(self.batch_size):
             yield batches.rows(self.inputs, chosen)
-
-
-def _fits(device: torch.device, data: Any) -> bool:
-    if device.type != "cuda":
-        return True
-    needed = sum(t.numel() * t.element_size() for t in pytree.tree_leaves(data))
-    return needed <= torch.cuda.mem_get_info(device)[0] // 2
 
 
 class Loaded(Source):
@@ -261,10 +254,12 @@ class Loaded(Source):
             own = torch.cat([own, torch.zeros(self.batch_size - size, dtype=own.dtype)])
         return InternalBatch(batches.place((inputs, targets, own), self.device))
 
-    def full(self) -> InternalBatch:
+    def full(self, device: torch.device | None = None) -> InternalBatch:
         """All data as one batch, loaded once."""
         parts = list(self._parts())
-        inputs, targets, weights = batches.place(pytree.tree_map(lambda *t: torch.cat(t), *parts), self.device)
+        inputs, targets, weights = batches.place(
+            pytree.tree_map(lambda *t: torch.cat(t), *parts), device or self.device
+        )
         return InternalBatch((inputs, targets, weights * (self.num_data / weights.sum())))
 
     def sweep(self) -> Iterator[InternalBatch]:

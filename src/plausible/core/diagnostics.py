@@ -127,6 +127,17 @@ def e_bfmi(energy: Tensor) -> Tensor:
     return (steps * steps).mean(1) / energy.double().var(1)
 
 
+def e_bfmi_of_all_steps(noted: Mapping[str, Tensor]) -> Tensor:
+    """E-BFMI of chains that were thinned, from what was noted of the steps between draws: that of the chains as they ran."""
+    if "energy_jumps" not in noted:
+        return e_bfmi(noted["energy"])
+    jumps, mean, spread, count = (noted[f"energy_{name}"].double() for name in ("jumps", "mean", "spread", "count"))
+    others = count.sum(1) - 1
+    centre = (count * mean).sum(1, keepdim=True) / count.sum(1, keepdim=True)
+    variance = (spread + count * (mean - centre) ** 2).sum(1) / others
+    return jumps.sum(1) / others / variance
+
+
 def predicted(chain: Any, x: Any) -> Tensor:
     """What each draw of a chain predicts at x, (draws, numbers): class probabilities, else the network's outputs."""
     outputs = chain.predict(x, num_samples=len(chain)).outputs
@@ -142,12 +153,15 @@ def of_chains(chains: Sequence[Any], x: Any = None) -> Diagnostics:
     length = min(len(c) for c in chains)
     if length < 8:
         return Diagnostics(messages=(f"{length} draws a chain are too few to judge; keep at least 8",), ok=False)
-    quantities = {k: torch.stack([c.draws[k][:length].reshape(length, -1) for c in chains]) for k in chains[0].draws}
+    stride = max(1, sum(draws[0].numel() for draws in chains[0].draws.values()) // MOST_SCALARS)
+    # Fewer columns first, then a copy: draws may lie in a file that is larger than memory.
+    quantities = {
+        k: torch.stack([c.draws[k][:length].reshape(length, -1)[:, ::stride] for c in chains]) for k in chains[0].draws
+    }
     if "log_joint" in chains[0].statistics:
         noted = [c.statistics["log_joint"][:length].reshape(length, 1) for c in chains]
         quantities["log_joint"] = torch.stack(noted)
-    stride = max(1, sum(q.shape[-1] for q in quantities.values()) // MOST_SCALARS)
-    table = {k: _row(q[..., ::stride]) for k, q in quantities.items()}
+    table = {k: _row(q) for k, q in quantities.items()}
     if x is not None:
         values = torch.stack([predicted(c, x)[:length] for c in chains])
         table["predictions"] = _row(values[..., :: max(1, values.shape[-1] // MOST_SCALARS)])
@@ -209,7 +223,7 @@ def _of_statistics(chains: Sequence[Any], length: int) -> tuple[list[str], bool]
             listed = ", ".join(map(str, stuck))
             messages.append(f"chain {listed} (of 0 to {len(chains) - 1}) hardly ever accepted: use a smaller step_size")
     if "energy" in noted:
-        least = float(e_bfmi(noted["energy"]).min())
+        least = float(e_bfmi_of_all_steps(noted).min())
         if not least > LEAST_E_BFMI:
             ok = False
             messages.append(

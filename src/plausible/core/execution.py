@@ -142,9 +142,12 @@ class Execution:
         self, state: Tree, key: Tensor, step: Tensor, numbers: dict[str, Tensor], batch: Batch, inline: bool = False
     ) -> Any:
         """The step of one mode."""
-        fields = {"rng": Keys(key, step, call=DROPOUT)} if self.model.needs_key else {}
-        model = self.model.bound(inline=inline, **fields)
+        model = self._keyed(key, step).bound(inline=inline)
         return _with_numbers(self.method, numbers).step(model, state, batch, Keys(key, step))
+
+    def _keyed(self, key: Tensor, step: Tensor) -> Target:
+        """The model with the keys of a step, where its network draws."""
+        return self.model.bound(rng=Keys(key, step, call=DROPOUT)) if self.model.needs_key else self.model
 
     def _lifted(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return self.over_modes(function, (0, 0, None, self.numbers_dim, self.batch_dim))
@@ -179,6 +182,20 @@ class Execution:
                 self.lanes[lane], info = stepper(self.lanes[lane], key, self.step_number, numbers, own)
             shown.append(info)
         return shown[0] if self.plan.vectorised else tree.stack(shown)
+
+    def probe(self, step: int, batch: Batch) -> None:
+        """Let the method look more closely at the batch of a step, in every mode."""
+        self.step_number.fill_(step)
+        lifted = self._lifted(self._probed)
+        for lane, state in enumerate(self.lanes):
+            key = self.keys if self.plan.vectorised else self.keys[lane]
+            numbers = self.numbers if self.plan.vectorised else {k: v[lane] for k, v in self.numbers.items()}
+            own = _mode_of(batch, lane) if self.per_mode_batch and not self.plan.vectorised else batch
+            with self._ambient(lane, step):
+                tree.copy_into(state, lifted(state, key, self.step_number, numbers, own))
+
+    def _probed(self, state: Tree, key: Tensor, step: Tensor, numbers: dict[str, Tensor], batch: Batch) -> Tree:
+        return _with_numbers(self.method, numbers).probe(self._keyed(key, step), state, batch, Keys(key, step))
 
     def _look_first(self, batch: Batch) -> None:
         """Let the method see the first batch; a start that it cannot leave is an error of the user's."""
@@ -232,6 +249,8 @@ class Execution:
             trial = Walker(self).tried if isinstance(self.method, Trajectory) else self._lifted(self.one)
             with slow_vmap_is_an_error():
                 trial(*self._arguments(batch))
+                if self.method.probed_steps(1):
+                    self._lifted(self._probed)(*self._arguments(batch))
         except (RuntimeError, NotImplementedError, TypeError, ValueError, UserWarning) as error:
             log.warning("modes run one after another, since this network cannot be vectorised: %s", _first_line(error))
             states = [tree.clone(self.state(m)) for m in range(self.modes)]

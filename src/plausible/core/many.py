@@ -40,9 +40,9 @@ class Stacked(Source):
             return self._joined.batch(step)
         return self._stack([p.batch(step) for p in self.parts])
 
-    def full(self) -> InternalBatch | None:
+    def full(self, device: torch.device | None = None) -> InternalBatch | None:
         """All data of every set."""
-        return self._stack([_weighted(p.full()) for p in self.parts])
+        return self._stack([_weighted(p.full(device)) for p in self.parts])
 
     def _stack(self, found: list[Any]) -> InternalBatch | None:
         return None if found[0] is None else pytree.tree_map(lambda *tensors: torch.stack(tensors), *found)

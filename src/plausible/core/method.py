@@ -109,6 +109,16 @@ class Method(ABC):
         """This method with Python numbers read from the (stacked) state, such as how long a loop must be."""
         return self
 
+    # --- for methods that look more closely at a batch now and then ---
+
+    def probed_steps(self, num_steps: int) -> Sequence[int]:
+        """Before which steps `probe` is called with the batch of the step."""
+        return ()
+
+    def probe(self, model: Any, state: dict[str, Tree], batch: Batch, rng: Keys) -> dict[str, Tree]:
+        """The state after a closer look at a batch, such as its curvature. Run on every mode, eagerly; `rng` is the step's."""
+        return state
+
     # --- for methods that look at all data now and then ---
 
     @property

@@ -15,6 +15,7 @@ from ..weights.network import Network
 from ..weights.rng import Keys
 from . import batch as batches
 from .belief import Belief
+from .chunks import Chunks
 from .normal_prior import FixedNormal
 from .prior_groups import Patterns, choose
 from .priors import Normal
@@ -255,7 +256,7 @@ class BayesianModel(Target):
         """The tempered log likelihood of a batch whose weights sum to N, and the prior unless it has a score."""
         value = self._weighted_log_likelihoods(params, tuple(batch), key).sum()
         value = value / self.temperature if self.temperature != 1.0 else value
-        if self._scored:
+        if self._scored or self.prior_counted:
             return value
         return value + self._tempered_prior(params)
 
@@ -331,4 +332,4 @@ torch.utils._pytree.register_pytree_node(
 
 
 def _is_internal(batch: Any) -> bool:
-    return isinstance(batch, InternalBatch)
+    return isinstance(batch, InternalBatch | Chunks)

@@ -51,9 +51,9 @@ class Partitioned(Source):
         pick = torch.randint(self.steps_per_epoch, (), generator=generator(self.source.seed, PICKS, step))
         return self._placed(int(pick))
 
-    def full(self) -> InternalBatch:
+    def full(self, device: torch.device | None = None) -> InternalBatch:
         """All data as one batch."""
-        return self.source.full()
+        return self.source.full(device)
 
     def sweep(self) -> Iterator[Any]:
         """Every batch once."""

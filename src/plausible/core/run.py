@@ -6,9 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import re
-import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,22 +15,26 @@ from torch import Tensor
 from ..weights import tree
 from ..weights.rng import Keys, forked, run_key
 from . import batch as batches
+from .chunks import Chunks
 from .data import Source
 from .errors import NotSupported
 from .execution import Execution, Plan, make_plan
 from .files.checkpoint import Keeper
+from .files.mapped import MappedFolder
 from .many import Stacked
 from .method import Method
 from .model import BayesianModel, InternalBatch
 from .partition import Partitioned
-from .posteriors import Mixture, Posterior
+from .posteriors import Mixture, Posterior, Samples
 from .progress import Progress
 from .records import Records
 from .refresh import EXAMPLES, fill, statistics_of
 from .refusals import refuse_different_courses, refuse_unsuitable, warn_if_improper
 from .starts import starts
+from .surroundings import deterministic_algorithms, interrupts
 from .target import Target
 from .validation import validation_nll
+from .whole_data import chunking, whole_data
 
 log = logging.getLogger("plausible")
 
@@ -72,7 +74,6 @@ class Run:
         self.methods = [m.resolved(self.model, self.steps) for m in methods]
         refuse_different_courses(methods, self.methods, self.steps)
         self._find_side_effects()
-        self.everything = source.full() if full else None
         # A network that somebody else has trained, and that stays as it is, has norm statistics of its own.
         whole = isinstance(init, str) and init == "network"
         self.as_it_came = [self.steps == 0 and (whole or init is None and (m == 0 or separate)) for m in range(modes)]
@@ -87,13 +88,18 @@ class Run:
         if resume and checkpoint is None:
             raise ValueError("resume=True needs checkpoint=path, the file to go on from")
         plan = make_plan(self.model, self.methods[0], modes, self.steps, device, compile, vectorise)
+        self.everything = whole_data(source, self.model, device, modes if plan.vectorised else 1) if full else None
+        if isinstance(self.everything, Chunks):  # unrolled by a compiler or a graph, chunks would be in memory together
+            if compile:
+                log.warning("steps run uncompiled, since the data are taken in chunks")
+            plan = dataclasses.replace(plan, compiled=False, captured=False)
         self.execution = Execution(self.model, self.methods, params, keys, plan, seeds)
         self.execution.per_mode_batch = isinstance(source, Stacked)
         if plan.vectorised and self.steps:
             self.execution.fall_back_to_loop_if_vmap_fails(self._batch(0))
-        capacity = self.methods[0].capacity(self.steps)
-        self.records = [Records(capacity) for _ in self.execution.lanes] if capacity else []
         self.keeper = None if checkpoint is None else Keeper(checkpoint, self._configuration(precision))
+        self.folder = MappedFolder(None if self.keeper is None else self.keeper.setting.path)
+        self.records = self._records()
         self.done, self.stopped = 0, False
         if resume:
             self._resume()
@@ -106,16 +112,19 @@ class Run:
         """Run to the end and return one posterior per mode."""
         method = self.methods[0]
         keeps, adapts = frozenset(method.kept_steps(self.steps)), frozenset(method.adapted_steps(self.steps))
-        sweeps = frozenset(method.swept_steps(self.steps))
+        sweeps, probes = frozenset(method.swept_steps(self.steps)), frozenset(method.probed_steps(self.steps))
         bar = Progress(type(method).__name__, self.done, self.steps, self.shown)
         bad = torch.full((), -1, dtype=torch.int64, device=self.device)
-        with _interrupts() as interrupted, _deterministic(self.deterministic), contextlib.closing(bar):
+        with interrupts() as interrupted, deterministic_algorithms(self.deterministic), contextlib.closing(bar):
             while self.done < self.steps and not self.stopped:
                 step = self.done
                 if step in sweeps:
                     for place, batch in enumerate(self.source.sweep()):
                         self.execution.gather(batch, first=place == 0)
-                shown = self.execution.advance(step, self._batch(step))
+                batch = self._batch(step)
+                if step in probes:
+                    self.execution.probe(step, batch)
+                shown = self.execution.advance(step, batch)
                 bad = self._watch(shown, step, bad)
                 if step in adapts:
                     self.execution.adapt(step)
@@ -136,7 +145,7 @@ class Run:
                 if stop:
                     break
             self._stop_if_bad(bad)
-        with _deterministic(self.deterministic):
+        with deterministic_algorithms(self.deterministic):
             return self._posteriors()
 
     def _batch(self, step: int) -> Any:
@@ -194,24 +203,35 @@ class Run:
             return f"stopped after step {self.done} of {self.steps}; give checkpoint=path to be able to resume"
         return f"stopped after step {self.done} of {self.steps}; resume=True goes on from {self.keeper.setting.path}"
 
+    def _records(self) -> list[Records]:
+        method, lanes = self.methods[0], len(self.execution.lanes)
+        capacity, kept = method.capacity(self.steps), len(method.kept_steps(self.steps))
+        # What is written over cannot be gone back to after a kill.
+        folder = self.folder if capacity >= kept else None
+        inside = self.execution.plan.vectorised
+        return [
+            Records(capacity, folder, lane=i, lanes=lanes, modes_inside=inside) for i in range(lanes if kept else 0)
+        ]
+
     # --- the end ---
 
     def _posteriors(self) -> list[Posterior]:
         run, answers = self.execution, []
-        model = self.model.bound(rng=None, seeks_mode=False)
+        model = self.model.bound(rng=None, seeks_mode=False, example=None)
         if isinstance(model, BayesianModel):
             model = model.bound(training=False, precision=None, buffers=None)
         for m in range(run.modes):
             draws = None
             if self.records and self.records[0].held:
-                stacked = self.records[0 if run.plan.vectorised else m].stacked()
-                draws = tree.tree_map(lambda t, m=m: t[:, m].clone(), stacked) if run.plan.vectorised else stacked
+                draws = self.records[0 if run.plan.vectorised else m].of_mode(m)
             state = tree.clone(run.state(m))
             buffers = run.mode_buffers(m)
             if run.mode_method(m).post_hoc:
                 answer = self._surveyed(m, model, state, buffers)
             else:
                 answer = run.mode_method(m).posterior(model, state, draws)
+                if isinstance(answer, Samples) and self.records[0].on_disk:
+                    answer.runs_on = self.device
             if buffers is not None:
                 answer.bank = {k: v.unsqueeze(0).expand(BANK, *v.shape) for k, v in buffers.items()}
             answers.append(answer)
@@ -265,6 +285,7 @@ class Run:
             "steps": self.steps,
             "num_data": self.source.num_data,
             "batch_size": self.source.batch_size,
+            "chunks": chunking(self.everything),
             "precision": precision,
             "temperature": getattr(self.model, "temperature", 1.0),
             "unknowns": shapes,
@@ -273,7 +294,7 @@ class Run:
     def _write(self, stopped: bool) -> None:
         assert self.keeper is not None
         trees: dict[str, Any] = {"state": {str(i): s for i, s in enumerate(self.execution.lanes)}}
-        held = {str(i): r.stacked() for i, r in enumerate(self.records) if r.held}
+        held = {str(i): r.stacked() for i, r in enumerate(self.records) if r.held and not r.on_disk}
         if held:
             trees["records"] = held
         buffers = {str(i): b for i, b in enumerate(self.execution.buffers) if b is not None}
@@ -281,7 +302,8 @@ class Run:
             trees["buffers"] = buffers
         told = [c.state() if hasattr(c, "state") else None for c in self.callbacks]
         plan = dataclasses.asdict(self.execution.plan)
-        self.keeper.write(self.done, trees, [r.count for r in self.records], plan, told, stopped)
+        self.keeper.write(self.done, trees, [r.noted() for r in self.records], plan, told, stopped)
+        self.folder.remove_others()
 
     def _resume(self) -> None:
         assert self.keeper is not None
@@ -300,8 +322,8 @@ class Run:
         for i, lane in enumerate(self.execution.lanes):
             tree.copy_into(lane, tree.to(trees["state"][str(i)], self.device))
         for i, ring in enumerate(self.records):
-            if str(i) in trees.get("records", {}):
-                ring.restore(tree.to(trees["records"][str(i)], self.device), manifest["counts"][i])
+            held = trees.get("records", {}).get(str(i))
+            ring.restore(manifest["counts"][i], None if held is None else tree.to(held, self.device))
         for i, b in enumerate(self.execution.buffers):
             if b is not None:
                 tree.copy_into(b, tree.to(trees["buffers"][str(i)], self.device))
@@ -321,6 +343,7 @@ class Run:
         key = run_key(self.seeds[0], 0, device=self.device)
         few = batches.place(batches.rows(inputs, slice(0, 4)), self.device)
         role = "train" if self.model.training else "eval"
+        self.model = self.model.bound(example=few)
         network.written, network.draws = network.side_effects(params, few, Keys(key, key[0] * 0), role)
         draws = network.draws
         if draws and role == "train" and self.methods[0].post_hoc:  # what comes after training runs in eval mode
@@ -345,36 +368,3 @@ def _number_of_steps(epochs: int | None, steps: int | None, steps_per_epoch: int
     if steps is not None:
         return steps
     return (DEFAULT_EPOCHS if epochs is None else epochs) * steps_per_epoch
-
-
-@contextlib.contextmanager
-def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C waits for the end of a step, so that what is written is whole; a second one does not wait."""
-    pressed: list[bool] = []
-
-    def note(number: int, frame: Any) -> None:
-        if pressed:
-            raise KeyboardInterrupt
-        pressed.append(True)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: bool(pressed)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextlib.contextmanager
-def _deterministic(wanted: bool) -> Iterator[None]:
-    if not wanted:
-        yield
-        return
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)

@@ -8,7 +8,7 @@ half of a gradient inside it. Inside a compiled step it is traced as `torch.func
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from ..weights.algebra import Weights, under_vmap
 from ..weights.rng import Keys
 from ..weights.twin import twin
+from .chunks import Chunks
 
 Batch = Any  # (inputs, targets, weights) inside; see `batch.py` for what users may bring.
 
@@ -30,6 +31,12 @@ class Target(ABC):
     steps_per_epoch: int = 1  # bound by `fit`: how many batches the data are
     rng: Keys | None = None  # bound by `fit` for every step: where a network's dropout draws from
     inline: bool = False  # bound by `fit`: the caller is being compiled
+    example: Any = (
+        None  # bound by `fit`: a few inputs, for methods whose state depends on how a network uses its weights
+    )
+    prior_counted: bool = (
+        False  # bound for all chunks of the data but the first: the objective is of the likelihood alone
+    )
 
     @property
     @abstractmethod
@@ -70,21 +77,31 @@ class Target(ABC):
 
     def slope(self, params: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, Weights]:
         """The log joint and its gradient in every unknown."""
-        key = self.rng.key() if self.needs_key and self.rng is not None else None
-        if self.inline:
-            value, slopes = self._traced(dict(params), batch, key)
-        elif under_vmap():
-            flat, spec = pytree.tree_flatten((dict(params), batch, key))
-            value, *rest = _Escape.apply(self, spec, *flat)
-            slopes = dict(zip(params, rest, strict=True))
-        else:
-            value, slopes = self._direct(self.objective, params, batch, key)
+        chunks = _chunks(batch)
+        value, slopes = self._slope_of_objective(params, next(chunks))
+        for chunk in chunks:
+            more, steeper = self.bound(prior_counted=True)._slope_of_objective(params, chunk)
+            value, slopes = value + more, {k: s.add_(steeper[k]) for k, s in slopes.items()}
         return self.add_remainder(value, params, slopes)
 
     def value(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """The log joint alone, for a batch of the loop, at the price of a pass without its backward."""
+        chunks = _chunks(batch)
+        value = self.objective(params, next(chunks), None)
+        for chunk in chunks:
+            value = value + self.bound(prior_counted=True).objective(params, chunk, None)
         zeros = {k: torch.zeros_like(p) for k, p in params.items()}
-        return self.add_remainder(self.objective(params, batch, None), params, zeros)[0]
+        return self.add_remainder(value, params, zeros)[0]
+
+    def _slope_of_objective(self, params: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, Weights]:
+        key = self.rng.key() if self.needs_key and self.rng is not None else None
+        if self.inline:
+            return self._traced(dict(params), batch, key)
+        if under_vmap():
+            flat, spec = pytree.tree_flatten((dict(params), batch, key))
+            value, *rest = _Escape.apply(self, spec, *flat)
+            return value, dict(zip(params, rest, strict=True))
+        return self._direct(self.objective, params, batch, key)
 
     def _traced(self, params: Weights, batch: Batch, key: Tensor | None) -> tuple[Tensor, Weights]:
         scale = self.gradient_scale
@@ -110,6 +127,10 @@ class Target(ABC):
 
     def _stacked(self, args: tuple, dims: tuple) -> tuple[Tensor, Weights]:
         return self._direct(torch.vmap(self.objective, in_dims=dims, randomness="error"), *args)
+
+
+def _chunks(batch: Batch) -> Iterator[Batch]:
+    return iter(batch) if isinstance(batch, Chunks) else iter((batch,))
 
 
 def _in_memory_of_their_own(slopes: Sequence[Tensor]) -> list[Tensor]:

@@ -12,7 +12,7 @@ from ..weights import tree
 from ..weights.rng import Keys
 from ..weights.tree import Tree
 from .capture import WARM_UPS
-from .compilation import compiled
+from .compilation import compiled_move
 from .method import ARRIVAL, Trajectory
 from .target import Batch
 
@@ -111,7 +111,7 @@ class Walker:
 
     def _compiled(self) -> Any:
         traced = self.execution.over_modes(self._traced_one, (0, self.execution.batch_dim))
-        return self._repeated(compiled(traced))
+        return self._repeated(compiled_move(traced))
 
 
 class CapturedMoves:

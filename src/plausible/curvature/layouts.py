@@ -34,6 +34,16 @@ class Layout:
         split = tensor.unflatten(self.axis, (-1, examples)).narrow(self.axis + 1, begin, end - begin)
         return split.flatten(self.axis, self.axis + 1)
 
+    def times(self, tensor: Tensor, factors: Tensor, in_front: int = 0) -> Tensor:
+        """The tensor with every example's part multiplied by its own factor; it may have further axes in front."""
+        axis = self.axis + in_front
+        positions = tensor.shape[axis] // factors.shape[0]
+        if self.order != "own":
+            rows = factors.unsqueeze(0 if self.order == "inner" else 1)
+            wide = (positions, factors.shape[0]) if self.order == "inner" else (factors.shape[0], positions)
+            factors = rows.expand(wide).reshape(-1)
+        return tensor * factors.to(tensor.dtype).reshape(-1, *[1] * (tensor.dim() - axis - 1))
+
     def only(self, tensor: Tensor, example: int, examples: int, in_front: int = 0) -> Tensor:
         """The tensor with zeros in place of all other examples; it may have further axes in front."""
         axis = self.axis + in_front

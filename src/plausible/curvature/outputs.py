@@ -271,6 +271,17 @@ def empirical_unknown_curvature(
     model: BayesianModel, params: Mapping[str, Tensor], outputs: Tensor, y: Tensor, weights: Tensor | None = None
 ) -> dict[str, Tensor]:
     """Σᵢ wᵢ (∂ log p(yᵢ | fᵢ) / ∂ u)² for each unknown u = `likelihood.*`, on its unconstrained scale."""
+    found = {}
+    for name, scores in unknown_scores(model, params, outputs, y).items():
+        squares = [(s * s if weights is None else weights * s * s).sum() for s in scores]
+        found[name] = torch.stack(squares).reshape(params[name].shape)
+    return found
+
+
+def unknown_scores(
+    model: BayesianModel, params: Mapping[str, Tensor], outputs: Tensor, y: Tensor
+) -> dict[str, list[Tensor]]:
+    """∂ log p(yᵢ | fᵢ) / ∂ uⱼ of all examples (N,), for each entry j of each unknown u = `likelihood.*`."""
     own = {name: params[name] for name in _unknown_names(model)}
     found = {}
     for name, value in own.items():
@@ -278,9 +289,7 @@ def empirical_unknown_curvature(
         def log_probs(u: Tensor, name: str = name) -> Tensor:
             return _bound(model, {**own, name: u}).log_prob(outputs, y)
 
-        scores = _derivatives_of_each(log_probs, value)
-        squares = [(s * s if weights is None else weights * s * s).sum() for s in scores]
-        found[name] = torch.stack(squares).reshape(value.shape)
+        found[name] = _derivatives_of_each(log_probs, value)
     return found
 
 

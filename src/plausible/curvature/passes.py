@@ -91,7 +91,16 @@ class Traced:
 
     def pull(self, columns: Tensor) -> list[Tensor]:
         """Gradients of every call's output, each with the leading axis of the columns (R, N, outputs...)."""
-        return list(self.pull_back(columns)) if self.calls else []
+        return list(self.pull_back(columns))[: len(self.calls)] if self.calls else []
+
+    def pull_all(self, column: Tensor) -> tuple[list[Tensor], Weights]:
+        """What `pull` gives of one column (N, outputs...), and the unknowns' own gradients, from a pass made for learning.
+
+        The pass can be pulled through once.
+        """
+        found = list(self.pull_back(column.unsqueeze(0)))
+        own = {k: g.squeeze(0) for k, g in zip(self.names, found[len(self.calls) :], strict=True)}
+        return found[: len(self.calls)], own
 
     def gradients(
         self, slopes: Sequence[Tensor], columns: Tensor, names: Sequence[str], begin: int, end: int
@@ -139,31 +148,37 @@ class Traced:
 
 def run(
     model: BayesianModel, params: Mapping[str, Tensor], inputs: Any, key: Tensor | None, names: tuple[str, ...], plan: Plan,
-    apart: bool = False,
+    apart: bool = False, learning: bool = False,
 ) -> Traced:  # fmt: skip
-    """The pass of a plan; see `Recorder` for `apart`."""
+    """The pass of a plan; see `Recorder` for `apart`. One for `learning` gives `pull_all`, and writes the network's buffers."""
     params = {k: v.detach() for k, v in params.items()}
-    if model.buffers and model.network.written:  # a look at the curvature leaves no trace
+    if model.buffers and model.network.written and not learning:  # a look at the curvature leaves no trace
         model = model.bound(buffers={k: v.clone() for k, v in model.buffers.items()})
     wanted = frozenset(plan.numbers)
 
-    def forward(tap: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, Recorder]:
+    learnt = {k: params[k] for k in names} if learning else {}
+
+    def forward(tap: Callable[[int, Tensor], Tensor], leaves: Weights) -> tuple[Tensor, Recorder]:
         chosen = lambda number, out: tap(number, out) if number in wanted else None  # noqa: E731
-        recorder = Recorder(*known(model, params, names, key), chosen, plan.opaque, apart)
+        own = {**params, **leaves}
+        recorder = Recorder(*known(model, own, names, key), chosen, plan.opaque, apart)
         with recorder:
-            return model.outputs(params, inputs, key), recorder
+            return model.outputs(own, inputs, key), recorder
 
     if under_vmap():
         like, shapes = next(iter(params.values())), tuple(t.shape for t in pytree.tree_leaves(inputs))
-        outputs, calls, given, taps, pull = _transformed(forward, plan.shapes.setdefault(shapes, []), like.device)
+        outputs, calls, given, taps, pull = _transformed(
+            forward, learnt, plan.shapes.setdefault(shapes, []), like.device
+        )
     else:
-        outputs, calls, given, taps, pull = _plain(forward)
+        outputs, calls, given, taps, pull = _plain(forward, learnt)
     held = sum(t.numel() * t.element_size() for t in taps)
     return Traced(model, params, inputs, key, names, plan, outputs, calls, given, held, pull)
 
 
-def _plain(forward: Callable[..., tuple[Tensor, Recorder]]) -> tuple:
+def _plain(forward: Callable[..., tuple[Tensor, Recorder]], learnt: Weights) -> tuple:
     """By autograd itself. Outputs that are in its graph are their own taps: adding zeros would take time and memory."""
+    leaves = {k: w.detach().requires_grad_() for k, w in learnt.items()}
     taps: list[Any] = []
     shapes: list[Tensor] = []
 
@@ -177,14 +192,17 @@ def _plain(forward: Callable[..., tuple[Tensor, Recorder]]) -> tuple:
         return taps[-1]
 
     with torch.enable_grad():
-        outputs, recorder = forward(tap)
+        outputs, recorder = forward(tap, leaves)
     calls, given = list(recorder.calls.values()), [_detached(t) for t in recorder.inputs.values()]
+    held = list(shapes)
+    taps.extend(leaves.values())
+    shapes.extend(torch.zeros((), dtype=w.dtype, device=w.device).expand(w.shape) for w in leaves.values())
 
     def back(column: Tensor, batched: bool) -> list[Tensor]:
         found: Sequence[Tensor | None] = [None] * len(taps)
         if outputs.requires_grad:
             found = torch.autograd.grad(
-                outputs, taps, column, retain_graph=True, allow_unused=True, is_grads_batched=batched
+                outputs, taps, column, retain_graph=not leaves, allow_unused=True, is_grads_batched=batched
             )
         front = column.shape[: int(batched)]
         return [z.detach().expand(*front, *z.shape) if g is None else g for g, z in zip(found, shapes, strict=True)]
@@ -197,7 +215,7 @@ def _plain(forward: Callable[..., tuple[Tensor, Recorder]]) -> tuple:
         except RuntimeError:  # an operation whose backward pass vmap does not know
             return [torch.stack(s) for s in zip(*[back(c, False) for c in columns], strict=True)]
 
-    return outputs.detach(), calls, given, shapes, pull
+    return outputs.detach(), calls, given, held, pull
 
 
 def _detached(given: Any) -> Any:
@@ -207,7 +225,10 @@ def _detached(given: Any) -> Any:
 
 
 def _transformed(
-    forward: Callable[..., tuple[Tensor, Recorder]], shapes: list[tuple[torch.Size, torch.dtype]], device: torch.device
+    forward: Callable[..., tuple[Tensor, Recorder]],
+    learnt: Weights,
+    shapes: list[tuple[torch.Size, torch.dtype]],
+    device: torch.device,
 ) -> tuple:
     """Inside `vmap` and the like, where only their own kind of differentiation works; shapes must be known before."""
     seen: list[tuple[torch.Size, torch.dtype]] = []
@@ -218,21 +239,22 @@ def _transformed(
 
     if not shapes:
         with torch.no_grad():
-            outputs, _ = forward(look)
-        if not seen:  # there is nothing to tap
+            outputs, _ = forward(look, {})
+        if not seen and not learnt:  # there is nothing to tap
             return outputs, [], [], [], None
         shapes.extend(seen)
     rest: list[Any] = []
 
-    def tapped(*taps: Tensor) -> tuple[Tensor, list[Tensor]]:
-        following = iter(taps)
-        out, recorder = forward(lambda number, _: next(following))
+    def tapped(*primals: Tensor) -> tuple[Tensor, list[Tensor]]:
+        following = iter(primals)
+        own = dict(zip(learnt, primals[len(shapes) :], strict=True))
+        out, recorder = forward(lambda number, _: next(following), own)
         leaves, spec = pytree.tree_flatten((list(recorder.calls.values()), list(recorder.inputs.values())))
         rest[:] = leaves, spec
         return out, [t for t in leaves if isinstance(t, Tensor)]
 
     taps = [torch.zeros((), dtype=d, device=device).expand(s) for s, d in shapes]
-    triple: Any = torch.func.vjp(tapped, *taps, has_aux=True)
+    triple: Any = torch.func.vjp(tapped, *taps, *learnt.values(), has_aux=True)
     outputs, back, tensors = triple
     following = iter(tensors)  # what the pass recorded, without the wrapping that ends with it
     leaves = [next(following) if isinstance(t, Tensor) else t for t in rest[0]]

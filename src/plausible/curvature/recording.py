@@ -129,6 +129,8 @@ class Recorder(TorchFunctionMode):
         apart: Hold the statistics of batch norms constant, so that no example feels another one.
     """
 
+    follows_constants = True  # so that masks are computed where they can be seen to depend on a key alone
+
     def __init__(
         self,
         weights: Mapping[str, Tensor],

@@ -100,6 +100,12 @@ ENTRIES = (
         summary="a convolutional network on MNIST with dropout in training, and in prediction too",
     ),
     Entry(
+        name="hmc-truth",
+        module="hmc_truth",
+        paper="Izmailov, Vikram, Hoffman & Wilson (2021)",
+        summary="how close every method comes to long HMC on small networks",
+    ),
+    Entry(
         name="vogn-2d",
         module="vogn_2d",
         paper="Osawa, Swaroop, Jain, Eschenhagen, Turner, Yokota & Khan (2019)",

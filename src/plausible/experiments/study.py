@@ -130,6 +130,7 @@ class Study:
         run: Runs a row; gets the folder of data sets, None for the usual one.
         toy: The same row in a size that runs in seconds.
         pictures: More pictures than that of the first column.
+        findings: What came out, in words that are computed from the finished results by their row's name.
     """
 
     name: str
@@ -144,6 +145,7 @@ class Study:
     run: Callable[[Any, Path | None], Outcome]
     toy: Callable[[Any], Any]
     pictures: Sequence[Picture] = ()
+    findings: Callable[[Mapping[str, Any]], Sequence[str]] = lambda results: ()
 
     def __post_init__(self):
         named = {column for published in self.published.values() for column in published.values}

@@ -135,6 +135,8 @@ def page(study: Study, results: Sequence[Result], picture: str) -> str:
     lines += [f"- ± one standard error over {study.repetition}s; a difference is in standard errors (SE)"]
     for own in drawable(study, results):
         lines += ["", f"![{own.caption}]({file_name(study, own)})", "", f"*{own.caption}*"]
+    found = study.findings({result.row.name: result for result in results})
+    lines += ["", "What came out:", "", *(f"- {line}" for line in found)] if found else []
     lines += ["", "What differs from the paper:", ""]
     lines += [f"- {line}" for line in differences(study, results)]
     missing = [row.name for row in study.rows if row.name not in {result.row.name for result in results}]

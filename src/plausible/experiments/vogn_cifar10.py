@@ -155,7 +155,8 @@ def _load(limit: int | None, root: Path | None) -> tuple[Dataset, Tensor]:
 def run(row: CIFARRow, root: Path | None) -> Outcome:
     """One training per seed, judged at moments of it and at its end."""
     data, strange = _load(row.limit, root)
-    scored, curves, details = [], [], {}
+    scored, curves = [], []
+    details: dict[str, Any] = {}
     for seed in range(row.seeds):
         begun = time.perf_counter()
         moments = _trained(row, data, seed)

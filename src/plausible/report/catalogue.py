@@ -1,26 +1,7 @@
 """Every method with its command-line name, its paper and one line. Nothing here imports torch."""
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """One method.
-
-    Attributes:
-        name: Its name on the command line.
-        class_name: Its name in Python, as in `pl.SWAG`.
-        paper: Authors and year.
-        summary: What it does, in one line.
-        bibtex: The paper, ready to cite.
-    """
-
-    name: str
-    class_name: str
-    paper: str
-    summary: str
-    bibtex: str
-
+from .catalogue_entry import Entry
+from .catalogue_natural_gradient import ENTRIES as NATURAL_GRADIENT
 
 MACKAY = """\
 @article{mackay1992practical,
@@ -173,6 +154,7 @@ ENTRIES = (
   year      = {2017}
 }""",
     ),
+    *NATURAL_GRADIENT,
     Entry(
         name="sgld",
         class_name="SGLD",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..inference.averaging import SWAG, MultiSWAG
 from ..inference.laplace import Laplace
 from ..inference.mcmc import HMC, MALA, NUTS, SGHMC, SGLD, CyclicalSGMCMC, Metropolis
+from ..inference.natural_gradient import IVON, KFAC, OGN, VOGN, NaturalGradientVI, NoisyKFAC
 from ..inference.point import MAP, DeepEnsemble
 from ..inference.variational import ADVI, BayesByBackprop, ConcreteDropout, MCDropout
 from .checking import Subject
@@ -23,6 +24,12 @@ SUBJECTS: dict[str, Subject] = {
     ),
     "mc-dropout": Subject(method=MCDropout(rate=0.05, base=CLIMB), claim="centre"),
     "concrete-dropout": Subject(method=ConcreteDropout(base=CLIMB), claim="centre"),
+    "vogn": Subject(method=VOGN(num_samples=4), claim="centre", steps=500),
+    "ogn": Subject(method=OGN(), claim="centre"),
+    "ivon": Subject(method=IVON(num_samples=8), claim="independent", slack=0.05, steps=1500),
+    "kfac": Subject(method=KFAC(), slack=0.01),
+    "noisy-kfac": Subject(method=NoisyKFAC(num_samples=8), slack=0.05),
+    "natural-gradient-vi": Subject(method=NaturalGradientVI(), slack=0.01, steps=50),
     "hmc": Subject(method=HMC(), steps=1500, chains=8, simulations=200),
     "nuts": Subject(method=NUTS(), steps=1000, chains=8, simulations=200),
     "mala": Subject(method=MALA(), steps=5000, chains=8),

@@ -102,14 +102,19 @@ def find_truth(
     )  # fmt: skip
 
 
-def judged(posterior: Any, x: Tensor) -> tuple[bool, str]:
-    """Whether chains agree on what they predict, and that in words."""
+def mixing(posterior: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """R-hat and effective draws of every number that chains predict at x."""
     chains = posterior.components
     length = min(len(chain) for chain in chains)
     values = torch.stack([predicted(chain, x)[:length] for chain in chains])
     # Probabilities that are zero in every draw have nothing to mix.
     values = values[..., (values != values[:1, :1]).flatten(0, 1).any(0)]
-    spread, worth = r_hat(values), ess(values)
+    return r_hat(values), ess(values)
+
+
+def judged(posterior: Any, x: Tensor) -> tuple[bool, str]:
+    """Whether chains agree on what they predict, and that in words."""
+    spread, worth = mixing(posterior, x)
     share = float(((spread < LARGEST_R_HAT) & (worth >= FEWEST_DRAWS)).double().mean())
     words = (
         f"R-hat below {LARGEST_R_HAT} and at least {FEWEST_DRAWS} effective draws for {share:.0%} of the predictions"

@@ -17,6 +17,7 @@ from ..core.model import BayesianModel
 from ..inference.averaging import SWAG, MultiSWAG
 from ..inference.laplace import Laplace
 from ..inference.mcmc import HMC, MALA, NUTS, SGHMC, SGLD, CyclicalSGMCMC, Metropolis
+from ..inference.natural_gradient import IVON, KFAC, OGN, VOGN, NaturalGradientVI, NoisyKFAC
 from ..inference.point import MAP, DeepEnsemble
 from ..inference.variational import ADVI, BayesByBackprop, ConcreteDropout, MCDropout
 from ..networks import MLP
@@ -54,6 +55,12 @@ METHODS: dict[str, Method] = {
     "bayes-by-backprop": BayesByBackprop(learning_rate=0.01),
     "mc-dropout": MCDropout(base=CLIMB),
     "concrete-dropout": ConcreteDropout(base=CLIMB),
+    "vogn": VOGN(),
+    "ogn": OGN(),
+    "ivon": IVON(),
+    "kfac": KFAC(),
+    "noisy-kfac": NoisyKFAC(),
+    "natural-gradient-vi": NaturalGradientVI(),
     "sgld": SGLD(),
     "sghmc": SGHMC(),
     "cyclical-sgmcmc": CyclicalSGMCMC(),

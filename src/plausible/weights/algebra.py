@@ -41,7 +41,7 @@ def add_(target: Weights, other: Mapping[str, Tensor], scale: Number = 1.0) -> W
         return target
     tensors, others = list(target.values()), [other[k] for k in target]
     if isinstance(scale, Tensor):
-        torch._foreach_add_(tensors, torch._foreach_mul(others, scale))
+        torch._foreach_add_(tensors, torch._foreach_mul(others, _matching(scale, others)))
     else:
         torch._foreach_add_(tensors, others, alpha=scale)
     return target
@@ -53,8 +53,16 @@ def scale_(target: Weights, factor: Number) -> Weights:
         for t in target.values():
             t *= factor
         return target
-    torch._foreach_mul_(list(target.values()), factor)
+    tensors = list(target.values())
+    torch._foreach_mul_(tensors, _matching(factor, tensors))
     return target
+
+
+def _matching(factor: Number, tensors: list[Tensor]) -> Number:
+    """A number in the precision it will be used in; beside any other the multi-tensor kernels go tensor by tensor."""
+    if not isinstance(factor, Tensor) or any(t.dtype != tensors[0].dtype for t in tensors):
+        return factor
+    return factor.to(tensors[0].dtype)
 
 
 def average_(mean: Weights, value: Mapping[str, Tensor], decay: float) -> Weights:
@@ -109,9 +117,12 @@ def fused_adam_(
 ) -> None:
     """Adam's update of state["params"], ["first"] and ["second"] along `uphill` in one pass over memory, in place."""
     params = list(state["params"].values())
+    # A convolution's slope has its images' layout, and the kernel walks all tensors of a weight by one.
+    pairs = [(w, uphill[k]) for k, w in state["params"].items()]
+    slopes = [g if g.stride() == w.stride() else torch.empty_like(w).copy_(g) for w, g in pairs]
     torch._fused_adam_(
         params,
-        [uphill[k] for k in state["params"]],
+        slopes,
         [state["first"][k] for k in state["params"]],
         [state["second"][k] for k in state["params"]],
         [],
@@ -143,11 +154,16 @@ def size(weights: Mapping[str, Tensor]) -> int:
 
 def to_vector(weights: Mapping[str, Tensor], leading: int = 0) -> Tensor:
     """One vector (as `torch.nn.utils.parameters_to_vector` orders it); the first `leading` axes are kept."""
+    if leading == 0 and len(weights) > 1 and not under_vmap():  # of a lone tensor it would be a view
+        return torch._C._nn.flatten_dense_tensors(list(weights.values()))
     return torch.cat([w.flatten(leading) if w.dim() > leading else w.unsqueeze(-1) for w in weights.values()], dim=-1)
 
 
 def from_vector(vector: Tensor, like: Mapping[str, Tensor]) -> Weights:
     """Take a vector (..., P) apart into tensors (..., *shape), in the names, shapes and dtypes of `like`."""
+    if vector.dim() == 1 and len(vector) == size(like) and not under_vmap():
+        parts = torch._C._nn.unflatten_dense_tensors(vector, list(like.values()))
+        return {k: p if p.dtype == w.dtype else p.to(w.dtype) for (k, w), p in zip(like.items(), parts, strict=True)}
     parts = vector.split([w.numel() for w in like.values()], dim=-1)
     return {
         k: p.reshape((*vector.shape[:-1], *w.shape)).to(w.dtype) for (k, w), p in zip(like.items(), parts, strict=True)

@@ -99,13 +99,14 @@ class Network:
         self.convolves = any(isinstance(m, CONVOLUTIONS) for m in home.modules())
         self.written: list[str] = []  # buffers that a training pass writes; `fit` finds out
         self.draws = False  # whether a training pass draws from the global generator; likewise
+        self.spread = False  # whether the copies keep the network's own devices, of which there are several
         self._placed: dict[tuple[torch.device, str], nn.Module] = {}
 
     def module(self, device: torch.device, role: str) -> nn.Module:
         """The copy on `device` for one of three roles: "eval", "train", or "refresh" (which gathers statistics)."""
         if (device, role) not in self._placed:
             module = _share(self.home)
-            if any(t.device != device for t in [*module.parameters(), *module.buffers()]):
+            if not self.spread and any(t.device != device for t in [*module.parameters(), *module.buffers()]):
                 module = copy.deepcopy(module).to(device)
             module.train(role == "train")
             for name in self.norms if role == "refresh" else ():  # all else as it will be when it predicts

@@ -17,12 +17,14 @@ from torch import Tensor
 
 from plausible.weights.twin import twin
 
+from . import device_draws, host_draws
 from .threefry import as_int32, counters, threefry, threefry_int
 
 Device = torch.device | str | int | None
 Shape = int | Sequence[int]
 Words = tuple[Tensor, Tensor]
 
+_MASK = host_draws.MASK
 _WIDE = 1 << 31  # the bit of the high counter word that keeps float64 apart from float32 within one call
 
 
@@ -72,9 +74,12 @@ class Keys:
             )
         if step.shape != () or step.dtype not in (torch.int32, torch.int64):
             raise ValueError(f"step must be a 0-d int32 or int64 tensor, got {step.dtype} of shape {tuple(step.shape)}")
-        self._words = (key[0] + step.to(torch.int32), key[1])
-        self._call = call
+        self._key, self._call = key, call
         self.step = step
+
+    @property
+    def _words(self) -> Words:
+        return self._key[0] + self.step.to(torch.int32), self._key[1]
 
     def later(self, call: int) -> "Keys":
         """The same step's numbers from a later call on."""
@@ -84,11 +89,11 @@ class Keys:
 
     def normal(self, shape: Shape = (), dtype: torch.dtype = torch.float32, device: Device = None) -> Tensor:
         """Standard normals."""
-        return self._draw(_normals, {"": self._wanted(shape, dtype, device)})[""]
+        return self._draw(NORMAL, {"": self._wanted(shape, dtype, device)})[""]
 
     def uniform(self, shape: Shape = (), dtype: torch.dtype = torch.float32, device: Device = None) -> Tensor:
         """Uniform numbers strictly between 0 and 1: log(u) and log(1 - u) are finite."""
-        return self._draw(_uniforms, {"": self._wanted(shape, dtype, device)})[""]
+        return self._draw(UNIFORM, {"": self._wanted(shape, dtype, device)})[""]
 
     def bernoulli(self, shape: Shape, p: float | Tensor) -> Tensor:
         """Booleans that are true with probability `p`, which may be a tensor that broadcasts to `shape`."""
@@ -105,7 +110,8 @@ class Keys:
 
     def key(self) -> Tensor:
         """A key of its own, int32 of shape (2,), for a part that makes its own `Keys`: a dropout layer, say."""
-        return torch.stack(threefry(self._words, self._words[0] & 0, self._spend()), dim=-1)
+        words = self._words
+        return torch.stack(threefry(words, words[0] & 0, self._spend()), dim=-1)
 
     @overload
     def normal_like(self, params: Tensor) -> Tensor: ...
@@ -113,7 +119,7 @@ class Keys:
     def normal_like(self, params: dict[str, Tensor]) -> dict[str, Tensor]: ...
     def normal_like(self, params: Tensor | dict[str, Tensor]) -> Tensor | dict[str, Tensor]:
         """Standard normals in the shape, dtype and device of a tensor, or of each tensor of a dict."""
-        return self._draw_like(_normals, params)
+        return self._draw_like(NORMAL, params)
 
     @overload
     def uniform_like(self, params: Tensor) -> Tensor: ...
@@ -121,7 +127,7 @@ class Keys:
     def uniform_like(self, params: dict[str, Tensor]) -> dict[str, Tensor]: ...
     def uniform_like(self, params: Tensor | dict[str, Tensor]) -> Tensor | dict[str, Tensor]:
         """What `uniform` gives, in the shape, dtype and device of a tensor, or of each tensor of a dict."""
-        return self._draw_like(_uniforms, params)
+        return self._draw_like(UNIFORM, params)
 
     def _spend(self) -> int:
         call = self._call
@@ -131,7 +137,7 @@ class Keys:
         return call
 
     def _wanted(self, shape: Shape, dtype: torch.dtype, device: Device) -> "_Wanted":
-        return _Wanted(_sizes(shape), dtype, self._words[0].device if device is None else torch.device(device))
+        return _Wanted(_sizes(shape), dtype, self._key.device if device is None else torch.device(device))
 
     def _draw_like(self, law: "_Law", params: Tensor | dict[str, Tensor]) -> Tensor | dict[str, Tensor]:
         if isinstance(params, Tensor):
@@ -149,9 +155,18 @@ class Keys:
             names = [k for k in sorted(wanted) if (wanted[k].dtype == torch.float64) == (precision == torch.float64)]
             if names:
                 sizes = [math.prod(wanted[k].shape) for k in names]
-                pieces = law(self._words, call, sum(sizes), precision).split(sizes)
+                numbers = self._numbers(law, call, sum(sizes), precision)
+                pieces = numbers.split(sizes) if len(sizes) > 1 else (numbers,)
                 drawn.update({k: _cast(law, piece, wanted[k]) for k, piece in zip(names, pieces, strict=True)})
         return {name: drawn[name] for name in wanted}
+
+    def _numbers(self, law: "_Law", call: int, n: int, precision: torch.dtype) -> Tensor:
+        if precision == torch.float32 and host_draws.is_at_hand(self._key, self.step, counters=n // 2):
+            low, high = self._key.tolist()
+            return law.at_hand((low + int(self.step) & _MASK, high & _MASK), call, n)
+        if precision == torch.float32 and device_draws.is_on_device(self._key, self.step):
+            return device_draws.draw(self._words, call, n, normal=law is NORMAL)
+        return law.anywhere(self._words, call, n, precision)
 
 
 class _Wanted(NamedTuple):
@@ -164,12 +179,18 @@ def _sizes(shape: Shape) -> tuple[int, ...]:
     return (shape,) if isinstance(shape, int) else tuple(shape)
 
 
-_Law = Callable[[Words, int, int, torch.dtype], Tensor]
+class _Law(NamedTuple):
+    """How n numbers are made of a key and a call; in double precision only `anywhere`."""
+
+    anywhere: Callable[[Words, int, int, torch.dtype], Tensor]
+    at_hand: Callable[[tuple[int, int], int, int], Tensor]
 
 
 def _cast(law: _Law, numbers: Tensor, want: _Wanted) -> Tensor:
-    numbers = numbers.reshape(want.shape).to(want.device, want.dtype)
-    if law is _uniforms and want.dtype not in (torch.float32, torch.float64):
+    numbers = numbers.reshape(want.shape)
+    if numbers.dtype != want.dtype or numbers.device != want.device:
+        numbers = numbers.to(want.device, want.dtype)
+    if law is UNIFORM and want.dtype not in (torch.float32, torch.float64):
         # Rounding to few bits reaches 0 and 1; both bounds are the dtype's own neighbours of them.
         limits = torch.finfo(want.dtype)
         numbers = numbers.clamp(max(limits.tiny * limits.eps, 2.0**-33), 1 - limits.eps / 2)
@@ -210,6 +231,9 @@ def _unsigned(fraction: Tensor) -> Tensor:
     2^-33, a normal 6.8 deviations out. Near 1, rounding would reach 1 itself.
     """
     return fraction.add(fraction < 0).clamp_max_(1 - torch.finfo(fraction.dtype).eps / 2)
+
+
+NORMAL, UNIFORM = _Law(_normals, host_draws.normals), _Law(_uniforms, host_draws.uniforms)
 
 
 def generator(*words: int, device: torch.device | str = "cpu") -> torch.Generator:

@@ -4,13 +4,11 @@ A keyed bijection of 64 bits, made of additions, rotations and exclusive ors. Co
 whose state is a position, so that any number can be had at any time, in any order, on any device.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
-_PARITY = 0x1BD11BDA  # keeps the all-zero key from being a weak one
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-_GROUPS = 5  # of four rounds each, with the key added after each
-_MASK = 0xFFFFFFFF
+from .host_draws import GROUPS, MASK, PARITY, ROTATIONS, encrypt, is_at_hand
 
 
 def threefry(key: tuple[Tensor, Tensor], low: Tensor, high: int = 0) -> tuple[Tensor, Tensor]:
@@ -24,13 +22,15 @@ def threefry(key: tuple[Tensor, Tensor], low: Tensor, high: int = 0) -> tuple[Te
     Returns:
         Two int32 tensors of the broadcast shape, whose bits are the two unsigned words of the result.
     """
-    schedule = (key[0], key[1], (key[0] ^ key[1]) ^ _PARITY)
+    if key[0].dim() == 0 and low.dim() <= 1 and is_at_hand(*key, low, counters=low.numel()):
+        return _at_hand((int(key[0]) & MASK, int(key[1]) & MASK), low, high)
+    schedule = (key[0], key[1], (key[0] ^ key[1]) ^ PARITY)
     first = low + schedule[0]
     # The zero gives the second word the shape of the first and, under vmap, its batch axis: rounds work in place. Large
     # numbers meet tensors in bitwise operations only: Inductor passes one that is added under vmap through float32.
     second = (first & 0 | as_int32(high)) + schedule[1]
-    for group in range(_GROUPS):
-        for distance in _ROTATIONS[group % 2]:
+    for group in range(GROUPS):
+        for distance in ROTATIONS[group % 2]:
             first.add_(second)
             _rotate_(second, distance).bitwise_xor_(first)
             if torch.compiler.is_compiling():
@@ -38,6 +38,14 @@ def threefry(key: tuple[Tensor, Tensor], low: Tensor, high: int = 0) -> tuple[Te
         first.add_(schedule[(group + 1) % 3])
         second.add_(schedule[(group + 2) % 3] + (group + 1))
     return first, second
+
+
+def _at_hand(key: tuple[int, int], low: Tensor, high: int) -> tuple[Tensor, Tensor]:
+    if low.dim() == 0:
+        word = threefry_int(key[0] | key[1] << 32, int(low) & MASK | high << 32)
+        return low.new_tensor(as_int32(word)), low.new_tensor(as_int32(word >> 32))
+    words = torch.from_numpy(encrypt(key, low.numpy().view(np.uint32), high).view(np.int32))
+    return words[0, 0], words[1, 0]
 
 
 def _rotate_(word: Tensor, distance: int) -> Tensor:
@@ -59,22 +67,22 @@ def _stored(word: Tensor) -> Tensor:
 
 def threefry_int(key: int, counter: int) -> int:
     """The same bijection on Python integers of 64 bits, the first word in the low half."""
-    k0, k1 = key & _MASK, key >> 32 & _MASK
-    schedule = (k0, k1, k0 ^ k1 ^ _PARITY)
-    first = (counter + k0) & _MASK
-    second = ((counter >> 32) + k1) & _MASK
-    for group in range(_GROUPS):
-        for distance in _ROTATIONS[group % 2]:
-            first = (first + second) & _MASK
-            second = (second << distance | second >> (32 - distance)) & _MASK ^ first
-        first = (first + schedule[(group + 1) % 3]) & _MASK
-        second = (second + schedule[(group + 2) % 3] + group + 1) & _MASK
+    k0, k1 = key & MASK, key >> 32 & MASK
+    schedule = (k0, k1, k0 ^ k1 ^ PARITY)
+    first = (counter + k0) & MASK
+    second = ((counter >> 32) + k1) & MASK
+    for group in range(GROUPS):
+        for distance in ROTATIONS[group % 2]:
+            first = (first + second) & MASK
+            second = (second << distance | second >> (32 - distance)) & MASK ^ first
+        first = (first + schedule[(group + 1) % 3]) & MASK
+        second = (second + schedule[(group + 2) % 3] + group + 1) & MASK
     return first | second << 32
 
 
 def as_int32(word: int) -> int:
     """The signed number that has the low 32 bits of `word`: torch refuses an unsigned one beside int32 tensors."""
-    return ((word & _MASK) ^ 0x80000000) - 0x80000000
+    return ((word & MASK) ^ 0x80000000) - 0x80000000
 
 
 def counters(n: int, device: torch.device) -> Tensor:

@@ -75,6 +75,8 @@ def copy_into(target: Tree, source: Tree) -> None:
     """Write `source` into the memory of `target`, skipping what already is that memory."""
     if isinstance(target, Mapping):
         for key, value in target.items():
+            if isinstance(value, Mapping) and not value:
+                continue  # a file keeps no empty dictionaries
             copy_into(value, source[key])
     elif target.data_ptr() != source.data_ptr():
         target.copy_(source)

@@ -10,6 +10,8 @@ import torch
 from tests.inference.mcmc.truth import CORRELATED, chains_of, conditioned, normal, statistic
 
 import plausible as pl
+from plausible.core.diagnostics import e_bfmi, e_bfmi_of_all_steps
+from plausible.inference.mcmc import kept_draws
 from plausible.inference.mcmc.mass import make_mass
 from plausible.weights.algebra import to_vector
 
@@ -71,6 +73,27 @@ def test_a_mass_is_the_covariance_of_the_draws_that_it_saw(kind):
     torch.testing.assert_close(torch.stack([rule.inward(mass, e) for e in eye], 1), outward.T)
     slope = torch.tensor([1.0, -2.0, 0.5]).double()
     torch.testing.assert_close(rule.inward_inverse(mass, rule.inward(mass, slope)), slope)
+
+
+def test_a_mass_from_slopes_is_a_normal_posterior_s_covariance_however_little_of_it_the_draws_have_seen():
+    covariance, rng = conditioned(4, 1e4), torch.Generator().manual_seed(0)
+    variances, axes = torch.linalg.eigh(covariance)
+    seen = torch.tensor(
+        [1.0, 0.5, 0.2, 0.05], dtype=torch.float64
+    )  # of the deviations, from the narrowest to the widest
+    draws = (torch.randn(200, 4, generator=rng, dtype=torch.float64) * seen * variances.sqrt()) @ axes.T + 2.0
+    rule, on = make_mass("sloped"), torch.tensor(True)
+    mass = rule.init(draws[0])
+    for _ in range(4):
+        for draw in draws:
+            slope = rule.inward(mass, -torch.linalg.solve(covariance, draw))
+            mass = rule.observed(mass, draw, on, slope)
+        slope = rule.inward_inverse(mass, slope)  # what it was in the unknowns
+        torch.testing.assert_close(slope, -torch.linalg.solve(covariance, draws[-1]))
+        mass = rule.renewed(mass)
+    whitened = torch.linalg.solve_triangular(mass["root"], torch.linalg.cholesky(covariance), upper=False)
+    scales = torch.linalg.svdvals(whitened)  # all one where the root is the covariance's
+    assert scales.max() < 1.1 and scales.min() > 0.9
 
 
 def test_a_covariance_of_few_draws_is_believed_in_its_diagonal_only():
@@ -136,6 +159,28 @@ def test_divergences_of_steps_that_are_not_kept_are_counted_beside_the_next_draw
         for thin in (1, 5)
     )
     assert torch.equal(every.reshape(12, 5).sum(1), some.reshape(12)) and 3 < every.sum() < 57
+
+
+@pytest.mark.parametrize("kind", [pl.HMC, pl.NUTS])
+def test_e_bfmi_of_a_thinned_chain_is_that_of_every_step(kind):
+    density = pl.LogDensity(lambda p: -0.5 * (p["x"] ** 2).sum() - (p["x"] ** 4).sum() + 1e6, {"x": zeros(3)})
+    every, some = (
+        pl.fit(density, None, kind(step_size=0.4, warmup=4, thin=thin), steps=44, num_modes=2, seed=2, **QUIET)
+        for thin in (1, 5)
+    )
+    expected = e_bfmi(statistic(every, "energy"))
+    found = e_bfmi_of_all_steps({k: statistic(some, k) for k in some.components[0].statistics})
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0.0)
+    assert not torch.allclose(
+        e_bfmi(statistic(some, "energy")), expected, rtol=0.1
+    )  # what the kept draws alone would say
+    torch.testing.assert_close(statistic(every, "energy")[:, 4::5], statistic(some, "energy"))
+
+
+def test_draws_beyond_the_budget_are_thinned_with_a_warning(monkeypatch, caplog):
+    monkeypatch.setattr(kept_draws, "DRAW_BUDGET", 4 * 16)  # four draws of two unknowns
+    posterior = pl.fit(normal(zeros(2), CORRELATED), None, pl.Metropolis(warmup=2), steps=10, **QUIET)
+    assert len(posterior) == 4 and "every 2-th draw is kept" in caplog.text
 
 
 @every_sampler

@@ -30,23 +30,25 @@ def somewhere(method, model):
         spread["shape"] += 0.5 * normal(*spread["shape"].shape, seed=8)
         if method.family == "full":
             spread["shape"].copy_(spread["shape"].tril(-1))
+    if "log_length" in spread:
+        spread["log_length"] += 0.5 * normal(*spread["log_length"].shape, seed=9)
     return state
 
 
-def factor(family, log_scale, shape):
+def factor(family, log_scale, shape=None, log_length=None):
     """L with draws mean + L z, by the families' definitions."""
     scales = torch.diag(log_scale.exp())
     if family == "diagonal":
         return scales
     eye = torch.eye(len(log_scale), dtype=log_scale.dtype)
-    return torch.cat([scales, scales @ shape], 1) if family == "low-rank" else scales @ (eye + shape)
+    return torch.cat([scales, scales @ shape * log_length.exp()], 1) if family == "low-rank" else scales @ (eye + shape)
 
 
 def by_autograd(family, model, state, z, bound):
     """Slopes of `bound(mean vector, L, draws)` in mean, log_scale and shape."""
     moving = [to_vector(state["params"]), *state["spread"].values()]
     moving = [t.detach().clone().requires_grad_() for t in moving]
-    lower = factor(family, moving[1], moving[2] if len(moving) > 2 else None)
+    lower = factor(family, *moving[1:])
     value = bound(moving[0], lower, moving[0] + z @ lower.T)
     return torch.autograd.grad(value, moving), value
 
@@ -69,6 +71,8 @@ def assert_slopes(method, model, state, z, expected, value=None):
     if method.family != "diagonal":
         wanted = expected[2].tril(-1) if method.family == "full" else expected[2]
         torch.testing.assert_close(slopes["shape"], wanted, atol=1e-9, rtol=1e-9)
+    if method.family == "low-rank":
+        torch.testing.assert_close(slopes["log_length"], expected[3], atol=1e-9, rtol=1e-9)
     if value is not None:
         torch.testing.assert_close(elbo, value.detach(), atol=1e-9, rtol=1e-9)
 

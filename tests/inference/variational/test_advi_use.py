@@ -107,6 +107,20 @@ def test_a_tempered_model_and_a_flat_prior_have_no_evidence():
         fitted(steps=3, prior=pl.priors.Flat()).evidence()
 
 
+@pytest.mark.parametrize("method", [pl.ADVI(), pl.BayesByBackprop()], ids=["ADVI", "BayesByBackprop"])
+def test_a_scale_without_a_density_leaves_no_evidence_and_one_with_a_density_does(method):
+    x, y = torch.linspace(-1, 1, 20)[:, None], torch.zeros(20, 1)
+
+    def answer(scale):
+        model = pl.BayesianModel(torch.nn.Linear(1, 1), pl.likelihoods.Normal(scale=scale))
+        return pl.fit(model, (x, y), method, steps=3, **QUIET)
+
+    with pytest.raises(pl.NotSupported, match=r'likelihood.scale has the flat prior that "learn" means'):
+        answer("learn").evidence()
+    assert answer("learn").diagnostics().table["elbo"]["value"] < 0
+    assert answer(pl.hyperpriors.HalfNormal()).evidence().kind == "lower bound"
+
+
 def test_evidence_and_diagnostics_are_in_the_file(tmp_path):
     posterior = fitted(steps=30)
     posterior.save(tmp_path / "q.plausible")

@@ -44,7 +44,7 @@ class Keeper:
         return time.monotonic() - self._written >= max(self.setting.every_seconds, 20 * self._took)
 
     def write(
-        self, done: int, trees: Tree, counts: list[int], plan: dict[str, bool], callbacks: list[Any], stopped: bool
+        self, done: int, trees: Tree, counts: list[Any], plan: dict[str, bool], callbacks: list[Any], stopped: bool
     ) -> None:
         """Write the whole state of a run, atomically."""
         began = time.monotonic()

@@ -25,7 +25,8 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], manifest: Mapping[str
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # safetensors refuses shared memory and expanded axes, and sorts its entries by dtype and name.
-    plain = {k: t.detach().to("cpu", copy=True).contiguous() for k, t in tensors.items()}
+    # What lies in a mapped file shares nothing and may be more than memory holds.
+    plain = {k: t.detach().to("cpu", copy=not t.is_shared()).contiguous() for k, t in tensors.items()}
     text = json.dumps({"format": FORMAT, **manifest}, sort_keys=True)
     for orphan in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         orphan.unlink(missing_ok=True)

@@ -20,6 +20,7 @@ from ..collapse import with_collapsed_scales
 from ..diagnostics import Diagnostics
 from ..errors import NotSupported
 from ..evidence import Evidence
+from ..hyperpriors import LogFlat
 from ..target import Target
 
 
@@ -151,9 +152,12 @@ class Posterior(ABC):
         if temperature != 1.0:
             raise NotSupported(f"a tempered model (T = {temperature}) has no evidence; fit it with temperature=1.0")
         if self._evidence is None:
+            learnt = [k for k, h in getattr(self.model, "hyperpriors", {}).items() if isinstance(h, LogFlat)]
+            why = f'{learnt[0]} has the flat prior that "learn" means' if learnt else "its prior is flat"
+            way_out = f"; pl.hyperpriors.HalfNormal() is a density for {learnt[0]}" if learnt else ""
             raise NotSupported(
-                f"this {type(self).__name__} has no evidence: its method estimates none, or its prior is flat, which is no "
-                "density; Laplace with pl.priors.Normal() has one"
+                f"this {type(self).__name__} has no evidence: its method estimates none, or {why}, which is no density; "
+                f"Laplace with pl.priors.Normal() has one{way_out}"
             )
         return self._evidence
 

@@ -29,11 +29,17 @@ class Samples(Posterior):
     """
 
     finite = True
+    runs_on: torch.device | None = None  # where draws that lie in a file on the host are moved when they are used
 
     def __init__(self, model: Target, draws: Weights, statistics: Mapping[str, Tensor] | None = None):
         self.model, self.draws, self.statistics = model, draws, dict(statistics or {})
         if tree.leading_axis(draws) == 0:
             raise ValueError("no draw was kept; run more steps, or a shorter warm-up or burn-in")
+
+    @property
+    def device(self) -> torch.device:
+        """Where its draws are used."""
+        return self.runs_on or super().device
 
     def __len__(self) -> int:
         return tree.leading_axis(self.draws)
@@ -51,7 +57,7 @@ class Samples(Posterior):
     @property
     def mean(self) -> Weights:
         """The average of the stored draws."""
-        return {k: w.mean(0) for k, w in self.draws.items()}
+        return {k: w.mean(0).to(self.device) for k, w in self.draws.items()}
 
     def sample(self, n: int, seed: int | None = None) -> Weights:
         """n stored draws, picked at random with replacement."""
@@ -59,12 +65,12 @@ class Samples(Posterior):
             picks = torch.randint(len(self), (n,), generator=torch.Generator().manual_seed(secrets.randbits(63)))
         else:
             picks = torch.randint(len(self), (n,), generator=generator(seed, 0x73616D706C65))
-        return {k: w[picks.to(w.device)] for k, w in self.draws.items()}
+        return {k: w[picks.to(w.device)].to(self.device) for k, w in self.draws.items()}
 
     def draw(self, indices: Sequence[int], seed: int) -> Weights:
         """The stored draws at `indices`."""
-        picks = torch.as_tensor(list(indices), device=self.device)
-        return {k: w[picks] for k, w in self.draws.items()}
+        picks = torch.as_tensor(list(indices))
+        return {k: w[picks.to(w.device)].to(self.device) for k, w in self.draws.items()}
 
     def strata(self, num_samples: int, seed: int) -> list[Stratum]:
         """All draws if there are no more than asked for, else that many, spread evenly along the chain."""

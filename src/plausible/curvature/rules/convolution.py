@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...weights.algebra import under_vmap
+from ..fused import convolution as fused
+from ..fused import norms as fused_norms
 from ..layouts import Layout
 from .rule import MatrixRule, for_columns
 
@@ -41,6 +43,21 @@ class Convolution(MatrixRule):
         seen = windows(given, self.kernel, self.stride, self.padding, self.dilation, self.groups)
         return _folded(seen, layout, examples)
 
+    def weight_squares(self, given: Any, slope: Tensor, layout: Layout, examples: int) -> Tensor:
+        """By a kernel of its own where there is one; else windows are laid flat."""
+        if fused.usable(self, given, slope, layout):
+            return fused.moments(self, given, slope, sums=False)[0]
+        return super().weight_squares(given, slope, layout, examples)
+
+    def weight_moments(
+        self, given: Any, slope: Tensor, factors: Tensor, layout: Layout, examples: int
+    ) -> tuple[Tensor, Tensor]:
+        """Likewise."""
+        if fused.usable(self, given, slope, layout):
+            sums, squares = fused.moments(self, given, slope, factors)
+            return sums, squares
+        return super().weight_moments(given, slope, factors, layout, examples)
+
     def pack(self, matrices: Tensor) -> Tensor:
         """(G, o, k i) → (G o, i, k...)."""
         return matrices.flatten(-3, -2).unflatten(-1, (*self.kernel, -1)).movedim(-1, -1 - len(self.kernel))
@@ -52,6 +69,15 @@ class Convolution(MatrixRule):
     def bias_gradients(self, given: Any, slope: Tensor, layout: Layout, examples: int) -> Tensor:
         """Summed over positions."""
         return self.lefts(slope, layout, examples).sum(3).flatten(2)
+
+    def bias_moments(
+        self, given: Any, slope: Tensor, factors: Tensor, layout: Layout, examples: int
+    ) -> tuple[Tensor, Tensor]:
+        """By a kernel of its own where there is one."""
+        if slope.shape[0] == 1 and fused_norms.usable(slope, slope, layout):
+            sums, squares = fused_norms.bias_moments(slope[0], factors)
+            return sums, squares
+        return super().bias_moments(given, slope, factors, layout, examples)
 
     def suits(self, layout: Layout) -> bool:
         """Examples are first."""

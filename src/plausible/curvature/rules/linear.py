@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..fused import linear as fused
 from ..layouts import Layout
 from .rule import MatrixRule
 
@@ -36,6 +37,15 @@ class Linear(MatrixRule):
         """Without the group axis."""
         own = matrices.squeeze(-3)
         return own.mT if self.transposed else own
+
+    def moments(
+        self, given: Any, slope: Tensor, factors: Tensor, layout: Layout, examples: int, weight: bool, bias: bool
+    ) -> tuple[Any, Any]:
+        """By one kernel where the layer is small and on a GPU."""
+        if weight and fused.usable(given, slope, layout):
+            of_weight, of_bias = fused.moments(given, slope, factors)
+            return of_weight.mT if self.transposed else of_weight, of_bias if bias else None
+        return super().moments(given, slope, factors, layout, examples, weight, bias)
 
     def bias_gradients(self, given: Any, slope: Tensor, layout: Layout, examples: int) -> Tensor:
         """Summed over positions."""

@@ -44,6 +44,25 @@ class Rule(ABC):
         """Likewise for the bias."""
         return self.bias_gradients(given, slope, layout, examples).square().sum((0, 1))
 
+    def moments(
+        self, given: Any, slope: Tensor, factors: Tensor, layout: Layout, examples: int, weight: bool, bias: bool
+    ) -> tuple[Any, Any]:
+        """What `weight_moments` and `bias_moments` say, None of what is not wanted."""
+        rest = (given, slope, factors, layout, examples)
+        return self.weight_moments(*rest) if weight else None, self.bias_moments(*rest) if bias else None
+
+    def weight_moments(
+        self, given: Any, slope: Tensor, factors: Tensor, layout: Layout, examples: int
+    ) -> tuple[Tensor, Tensor]:
+        """Σ gᵢ and Σ fᵢ gᵢ² over columns and examples, for factors (N,)."""
+        return _moments(self.weight_gradients(given, slope, layout, examples), factors)
+
+    def bias_moments(
+        self, given: Any, slope: Tensor, factors: Tensor, layout: Layout, examples: int
+    ) -> tuple[Tensor, Tensor]:
+        """Likewise for the bias."""
+        return _moments(self.bias_gradients(given, slope, layout, examples), factors)
+
 
 class MatrixRule(Rule):
     """An operation whose weight gradient is Σₜ left ⊗ right over positions t, in groups: linear maps and convolutions.
@@ -96,6 +115,18 @@ class MatrixRule(Rule):
             total = each if total is None else total + each
         return self.pack(total)
 
+    def weight_moments(
+        self, given: Any, slope: Tensor, factors: Tensor, layout: Layout, examples: int
+    ) -> tuple[Tensor, Tensor]:
+        """The sum by one product over examples and positions."""
+        left, right = _alike(self.lefts(slope, layout, examples), self.right(given, layout, examples))
+        sums = self.pack(torch.einsum("rngto,ngti->goi", left, right))
+        if left.shape[0] == left.shape[3] == 1:
+            weighted = left[0, ..., 0, :].square() * factors.to(left.dtype)[:, None, None]
+            return sums, self.pack(weighted.permute(1, 2, 0) @ right[..., 0, :].square().transpose(0, 1))
+        root = layout.times(slope, factors.sqrt(), in_front=1)
+        return sums, self.weight_squares(given, root, layout, examples)
+
     def _squares(self, given: Any, slope: Tensor, layout: Layout, examples: int) -> Tensor:
         left, right = _alike(self.lefts(slope, layout, examples), self.right(given, layout, examples))
         columns, _, _, positions, outs = left.shape
@@ -129,6 +160,13 @@ def blocks_of(examples: int, each: int, bytes_: int) -> list[tuple[int, int]]:
 def for_columns(function: Callable[[Tensor], Tensor], columns: Tensor) -> Tensor:
     """Of every column; most often there is one, and `vmap` is not free."""
     return function(columns[0]).unsqueeze(0) if columns.shape[0] == 1 else torch.vmap(function)(columns)
+
+
+def _moments(gradients: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+    """Of gradients (R, N, shape)."""
+    wide = gradients.to(torch.promote_types(gradients.dtype, torch.float32))
+    squares = wide.square() * factors.to(wide.dtype).reshape(-1, *[1] * (wide.dim() - 2))
+    return wide.sum((0, 1)), squares.sum((0, 1))
 
 
 def _alike(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:

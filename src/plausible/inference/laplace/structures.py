@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...core.free_memory import free_bytes
 from ...core.model import BayesianModel
 from ...core.posteriors import Diagonal, Full, Kronecker
 from ...core.posteriors.kronecker import block_from_factors
@@ -193,18 +193,9 @@ def bytes_needed(
 def require_memory(needed: int, structure: str, device: torch.device | None) -> None:
     """Say how much memory a structure needs before it is asked for; without a device, whichever has most must have it."""
     places = [torch.device("cpu"), *[torch.device("cuda")] * torch.cuda.is_available()] if device is None else [device]
-    free = max(torch.cuda.mem_get_info(d)[0] if d.type == "cuda" else _free_on_the_host() for d in places)
+    free = max(free_bytes(d) for d in places)
     if needed > free:
         raise ValueError(
             f'structure="{structure}" needs {needed:,} bytes here, and {free:,} are free; take "kronecker" or "diagonal", or '
             'fewer weights: subset="last-layer" or a name pattern'
         )
-
-
-def _free_on_the_host() -> int:
-    """What the system can give, its caches included."""
-    try:
-        lines = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):  # not a Linux
-        return 1 << 62

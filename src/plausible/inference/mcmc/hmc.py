@@ -18,7 +18,9 @@ from .leapfrog import DIVERGENT, Phase, energy_change, leapfrog
 from .sampler import MASSES, Sampler
 
 DEFAULT_LENGTH = math.pi / 2  # a quarter period of a standard normal, which the adapted mass makes of the posterior
-MOST_LEAPFROGS_BEFORE_MASS, MOST_LEAPFROGS = 16, 512
+# Before there is a mass, steps are tiny; but a mass learned from draws that have hardly moved is worse than none.
+MOST_LEAPFROGS_BEFORE_MASS, MOST_LEAPFROGS = 128, 512
+SOON = (5, 10, 20, 40, 70)  # steps of a search for ε after which it has moved far
 JITTER = 0.1  # of the step size, so that no direction resonates with the trajectory
 
 
@@ -76,18 +78,19 @@ class HMC(Sampler, Trajectory):
     @property
     def noted_names(self) -> tuple[str, ...]:
         """What is noted beside every draw."""
-        return ("log_joint", "acceptance", "divergent", "energy")
+        return ("log_joint", "acceptance", "divergent", *self.energy_names)
 
     def first_step(self, unknowns: int) -> float:
         """Small for any posterior that is not very narrow."""
         return 0.1 * unknowns**-0.25
 
     def adapted_steps(self, num_steps: int) -> Sequence[int]:
-        """Early and often for the number of leapfrogs, then at the ends of the windows, then when warm-up ends."""
+        """At the ends of the windows and when warm-up ends, and for the number of leapfrogs soon after a search begins."""
         if not self.warm_up:
             return ()
-        early = [s for s in (4, 9, 19, 39, 69) if s < self.warm_up]
-        return sorted({*early, *windows(self.warm_up), self.warm_up - 1})
+        ends = windows(self.warm_up)
+        soon = (begin + s for begin in (-1, *ends) for s in SOON)
+        return sorted({*(s for s in soon if s < self.warm_up), *ends, self.warm_up - 1})
 
     def init(self, model: Any, params: Weights) -> dict[str, Any]:
         """A sampler's state, and how many leapfrogs a trajectory takes."""
@@ -135,7 +138,7 @@ class HMC(Sampler, Trajectory):
             "log_joint": log_joint,
             "acceptance": acceptance,
             "divergent": self.since_kept("divergent", (change < -DIVERGENT).to(change.dtype), state, rng.step),
-            "energy": -torch.where(accepted, there.energy, walk["energy"]),
+            **self.energy_noted(-torch.where(accepted, there.energy, walk["energy"]), state, rng.step),
         }
         state = {
             "params": from_vector(point, model.start),
@@ -151,7 +154,7 @@ class HMC(Sampler, Trajectory):
     def _needed(self, state: dict[str, Any], adapted: bool, step: int) -> Tensor:
         """How many leapfrogs the trajectory takes at the step size after `step`."""
         step_size = self.step_size_now(state, torch.full_like(state["log_joint"], float(step + 1)))
-        if not adapted:  # an unsuitable mass asks for tiny steps: warm-up draws are not worth long trajectories
+        if not adapted:  # warm-up draws are not worth the longest trajectories
             length = DEFAULT_LENGTH if self.trajectory_length is None else self.trajectory_length
             return (length / step_size).ceil().clamp(1.0, MOST_LEAPFROGS_BEFORE_MASS)
         if self.trajectory_length is not None:

@@ -10,7 +10,7 @@ from ...core.method import require
 
 log = logging.getLogger("plausible")
 
-DRAW_BUDGET = 4 * 1024**3  # bytes of kept draws, all modes apart
+DRAW_BUDGET = 16 * 1024**3  # bytes of one mode's kept draws, in memory or, where that is not enough, in files
 
 
 def kept_draws(model: Any, num_steps: int, dropped: int | None, thin: int, beginning: str) -> tuple[int, int]:

@@ -25,7 +25,8 @@ class MALA(Sampler):
     w' = w + ε²/2 Σ ∇ log p(w, D) + ε Σ^½ ξ,  ξ ~ N(0, I)
 
     This is one leapfrog with a fresh momentum, and its energy error is the Metropolis-Hastings ratio of the proposal.
-    Σ is learned in doubling windows of warm-up: a whole covariance where the unknowns are few, else its diagonal.
+    Σ is learned in doubling windows of warm-up: where the unknowns are few a whole covariance, from the draws and the slopes
+    at them, else a diagonal from the draws.
 
     Args:
         step_size: ε; None adapts it to an acceptance of 0.574.
@@ -34,6 +35,7 @@ class MALA(Sampler):
     """
 
     search: ClassVar[Search] = SINGLE_STEPS
+    dense: ClassVar[str] = "sloped"
 
     step_size: float | None = None
     warmup: int | None = None
@@ -75,11 +77,12 @@ class MALA(Sampler):
         acceptance = change.clamp(max=0.0).exp()
         point = torch.where(accepted, there.point, here.point)
         log_joint = torch.where(accepted, there.log_joint, here.log_joint)
+        slope = torch.where(accepted, there.slope, here.slope)
         state = {
             "params": from_vector(point, model.start),
             "log_joint": log_joint,
-            "slope": torch.where(accepted, there.slope, here.slope),
+            "slope": slope,
             "noted": {"log_joint": log_joint.clone(), "acceptance": acceptance},
-            **self.learned(state, point, acceptance, rng.step),
+            **self.learned(state, point, acceptance, rng.step, slope),
         }
         return state, {"log_joint": log_joint.clone(), "acceptance": acceptance.clone(), "step_size": step_size}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 REGULARISATION = 5.0  # Stan's: as if so many draws of variance 1e-3 had been seen besides
+SLOPES_PER_UNKNOWN = 1.0  # as many, of draws whose slopes are known
 DRAWS_PER_UNKNOWN = 10.0  # how many draws, much alike, a correlation takes before half of it is believed
 
 
@@ -33,8 +34,10 @@ class Identity:
         """L⁻ᵀ: the slope that `inward` was given."""
         return slope
 
-    def observed(self, mass: dict[str, Tensor], vector: Tensor, active: Tensor) -> dict[str, Tensor]:
-        """Take a draw into account where `active`."""
+    def observed(
+        self, mass: dict[str, Tensor], vector: Tensor, active: Tensor, slope: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Take a draw into account where `active`, and the slope there in the sampler's coordinates."""
         return mass
 
     def renewed(self, mass: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -67,7 +70,9 @@ class Diagonal(Identity):
         """Slope over deviation."""
         return slope / mass["deviation"]
 
-    def observed(self, mass: dict[str, Tensor], vector: Tensor, active: Tensor) -> dict[str, Tensor]:
+    def observed(
+        self, mass: dict[str, Tensor], vector: Tensor, active: Tensor, slope: Tensor | None = None
+    ) -> dict[str, Tensor]:
         """Welford's update."""
         on = active.to(mass["count"].dtype)
         count = mass["count"] + on
@@ -138,10 +143,66 @@ class Blended(Full):
     """
 
     def _estimate(self, variance: Tensor, count: Tensor) -> dict[str, Tensor]:
-        windows = (count / (DRAWS_PER_UNKNOWN * variance.shape[-1])) ** 2
-        trust = windows / (1 + windows)
-        diagonal = torch.diag_embed(variance.diagonal(dim1=-2, dim2=-1))
-        return super()._estimate(trust * variance + (1 - trust) * diagonal, count)
+        return super()._estimate(_blended(variance, count, DRAWS_PER_UNKNOWN), count)
+
+
+class Sloped(Full):
+    """A dense covariance from draws and the slopes at them: the Σ that makes one the image of the other.
+
+    The slopes of a normal posterior are −Σ⁻¹ (w − μ), so that their covariance is G = Σ⁻¹ C Σ⁻¹, whatever the covariance C
+    of the draws: Σ is the geometric mean of C and G⁻¹, also where the draws have seen a small part of the posterior yet.
+    All of it is meant in the coordinates of the last mass, in which the posterior is rounder from window to window.
+    """
+
+    def init(self, vector: Tensor) -> dict[str, Tensor]:
+        """The unit matrix."""
+        mass = super().init(vector)
+        return {**mass, "slope_mean": mass["mean"].clone(), "slope_squares": mass["squares"].clone()}
+
+    def observed(
+        self, mass: dict[str, Tensor], vector: Tensor, active: Tensor, slope: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Welford's update of both."""
+        assert slope is not None
+        new = super().observed(mass, vector, active)
+        of_slopes = {"count": mass["count"], "mean": mass["slope_mean"], "squares": mass["slope_squares"]}
+        then = super().observed(of_slopes, slope, active)
+        return {**new, "slope_mean": then["mean"], "slope_squares": then["squares"]}
+
+    def renewed(self, mass: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The geometric mean, seen from the last root."""
+        last, count = mass["root"], mass["count"]
+        half = torch.linalg.solve_triangular(last, mass["squares"], upper=False)
+        of_draws = torch.linalg.solve_triangular(last, half.mT, upper=False)
+        eye = torch.eye(last.shape[-1], dtype=last.dtype, device=last.device)
+        draws, slopes = (
+            _shrunk(_blended(squares / (count - 1).clamp(min=1.0), count, SLOPES_PER_UNKNOWN), count, eye)
+            for squares in (of_draws, mass["slope_squares"])
+        )
+        sound = draws.isfinite().all() & slopes.isfinite().all()  # squares can overflow where slopes do not
+        draws, slopes = torch.where(sound, draws, eye), torch.where(sound, slopes, eye)
+        root, failed = torch.linalg.cholesky_ex(_geometric_mean(draws, slopes))
+        forgotten = {k: torch.zeros_like(v) for k, v in mass.items() if k != "root"}
+        return {**forgotten, "root": last @ torch.where(failed == 0, root, eye)}
+
+
+def _geometric_mean(draws: Tensor, slopes: Tensor) -> Tensor:
+    """C # G⁻¹ = G^−½ (G^½ C G^½)^½ G^−½."""
+    values, vectors = torch.linalg.eigh(0.5 * (slopes + slopes.mT))
+    values = values.clamp(min=torch.finfo(values.dtype).tiny)
+    there = (vectors * values.sqrt().unsqueeze(-2)) @ vectors.mT
+    back = (vectors * values.rsqrt().unsqueeze(-2)) @ vectors.mT
+    middle = there @ draws @ there
+    values, vectors = torch.linalg.eigh(0.5 * (middle + middle.mT))
+    half = back @ (vectors * (values.clamp(min=0.0) ** 0.25).unsqueeze(-2))
+    return half @ half.mT
+
+
+def _blended(variance: Tensor, count: Tensor, per_unknown: float) -> Tensor:
+    """A covariance of few draws with the less of its correlations the fewer they are."""
+    windows = (count / (per_unknown * variance.shape[-1])) ** 2
+    trust = windows / (1 + windows)
+    return trust * variance + (1 - trust) * torch.diag_embed(variance.diagonal(dim1=-2, dim2=-1))
 
 
 def _shrunk(variance: Tensor, count: Tensor, floor: Tensor | float) -> Tensor:
@@ -150,4 +211,4 @@ def _shrunk(variance: Tensor, count: Tensor, floor: Tensor | float) -> Tensor:
 
 def make_mass(name: str) -> Identity:
     """The mass of a name."""
-    return {"identity": Identity, "diagonal": Diagonal, "full": Full, "blended": Blended}[name]()
+    return {"identity": Identity, "diagonal": Diagonal, "full": Full, "blended": Blended, "sloped": Sloped}[name]()

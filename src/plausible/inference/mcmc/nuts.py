@@ -76,7 +76,7 @@ class NUTS(Sampler, Trajectory):
     @property
     def noted_names(self) -> tuple[str, ...]:
         """What is noted beside every draw."""
-        return ("log_joint", "acceptance", "divergent", "energy", "depth", "leapfrogs")
+        return ("log_joint", "acceptance", "divergent", *self.energy_names, "depth", "leapfrogs")
 
     def first_step(self, unknowns: int) -> float:
         """Small for any posterior that is not very narrow."""
@@ -177,7 +177,7 @@ class NUTS(Sampler, Trajectory):
             "log_joint": draw["log_joint"],
             "acceptance": acceptance,
             "divergent": self.since_kept("divergent", walk["divergent"], state, rng.step),
-            "energy": -draw["energy"],
+            **self.energy_noted(-draw["energy"], state, rng.step),
             "depth": (walk["leapfrogs"] + 1).log2().ceil(),
             "leapfrogs": walk["leapfrogs"],
         }

@@ -18,6 +18,7 @@ from .kept_draws import kept_draws
 from .mass import Identity, make_mass
 
 FEW_UNKNOWNS = 64  # up to which a chain without trajectories learns a whole covariance
+BETWEEN_DRAWS = ("energy_jumps", "energy_mean", "energy_spread", "energy_count")
 MASSES = ("diagonal", "full", "identity")
 
 
@@ -31,6 +32,7 @@ class Sampler(Method):
     full_batch: ClassVar[bool] = True
     trains: ClassVar[bool] = False
     search: ClassVar[Search] = TRAJECTORIES
+    dense: ClassVar[str] = "blended"  # the mass that a chain without trajectories learns of few unknowns
 
     warmup: int | None
     thin: int
@@ -67,7 +69,7 @@ class Sampler(Method):
         """Warm-up, and thinning where the draws would not fit."""
         warmup, thin = kept_draws(model, num_steps, self.warmup, self.thin, "warm-up")
         unknowns = size(model.start)
-        found = {"covariance": "blended" if unknowns <= FEW_UNKNOWNS else "diagonal", "unknowns": unknowns}
+        found = {"covariance": self.dense if unknowns <= FEW_UNKNOWNS else "diagonal", "unknowns": unknowns}
         own = {k: v for k, v in found.items() if k in {f.name for f in fields(self)}}
         return replace(self, warmup=warmup, thin=thin, **own)  # type: ignore[call-arg]
 
@@ -114,6 +116,28 @@ class Sampler(Method):
         """A count of a step's, added up over the steps since the last draw that was kept: thinning hides none of it."""
         return torch.where((step - self.warm_up) % self.thin == 0, now, state["noted"][name] + now)
 
+    @property
+    def energy_names(self) -> tuple[str, ...]:
+        """What is noted of energies: beside that of the draw, the steps that thinning hides."""
+        return ("energy",) if self.thin == 1 else ("energy", *BETWEEN_DRAWS)
+
+    def energy_noted(self, energy: Tensor, state: dict[str, Any], step: Tensor) -> dict[str, Tensor]:
+        """The energy of this step's draw; where draws are thinned also the moments of all since the last that was kept."""
+        if self.thin == 1:
+            return {"energy": energy}
+        before, done = state["noted"], step - self.warm_up
+        count = done % self.thin + 1
+        mean = torch.where(count == 1, energy, before["energy_mean"] + (energy - before["energy_mean"]) / count)
+        spread = before["energy_spread"] + (energy - before["energy_mean"]) * (energy - mean)
+        jump = torch.where(done == 0, 0.0, (energy - before["energy"]) ** 2)  # warm-up's last draw is no draw
+        return {
+            "energy": energy,
+            "energy_jumps": self.since_kept("energy_jumps", jump, state, step),
+            "energy_mean": mean,
+            "energy_spread": torch.where(count == 1, 0.0, spread),
+            "energy_count": count.to(energy.dtype),
+        }
+
     def prepared(self, model: Any, state: dict[str, Any], batch: Any) -> dict[str, Any]:
         """The log joint and the slope where the chain starts."""
         log_joint, slope = model.slope(state["params"], batch)
@@ -126,12 +150,14 @@ class Sampler(Method):
         tuning = state["tuning"]
         return torch.where(step < self.warm_up, tuning["log_step"], tuning["log_mean_step"]).exp()
 
-    def learned(self, state: dict[str, Any], point: Tensor, acceptance: Tensor, step: Tensor) -> dict[str, Any]:
+    def learned(
+        self, state: dict[str, Any], point: Tensor, acceptance: Tensor, step: Tensor, slope: Tensor | None = None
+    ) -> dict[str, Any]:
         """The mass's and the step size's memory after a transition, which warm-up alone changes."""
         warm = step < self.warm_up
         settled = step >= min(75, self.warm_up // 6)  # the way from the start is no part of the posterior's width
         return {
-            "mass": self.mass_rule.observed(state["mass"], point, warm & settled),
+            "mass": self.mass_rule.observed(state["mass"], point, warm & settled, slope),
             "tuning": tuned(state["tuning"], acceptance, self.target, warm, self.search),
         }
 

@@ -18,6 +18,16 @@ from .variance_reduction import NAMES, reduction
 DECAY = 0.1  # D h for friction=None, as a momentum of 0.9
 
 
+def hamiltonian_(
+    params: Weights, momentum: Weights, slope: Weights, noise: Weights, h: Number, decay: float, variance: Number
+) -> None:
+    """p ← (1 − D h) p + h ∇̃ log p(w, D) + √variance ξ and then w ← w + h p, in place; `decay` is D h."""
+    scale_(momentum, 1 - decay)
+    add_(momentum, slope, h)
+    add_(momentum, noise, deviation(variance))
+    add_(params, momentum, h)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SGHMC(StochasticGradientSampler):
     """A particle with friction in the potential −log p(w, D), kept warm by noise.
@@ -113,10 +123,9 @@ class SGHMC(StochasticGradientSampler):
         memory = state.get("memory", {})
         log_joint, slope = reduction(self.variance_reduction).slope(model, memory, state["params"], batch)
         state["noted"] = noted(log_joint, state["params"], slope)
-        momentum = scale_(state["momentum"], 1 - decay)
-        add_(momentum, slope, h)
-        add_(momentum, rng.normal_like(momentum), deviation(heat * (2 * decay - h**2 * self.gradient_noise)))
-        add_(state["params"], momentum, h)
+        noise = rng.normal_like(state["momentum"])
+        variance = heat * (2 * decay - h**2 * self.gradient_noise)
+        hamiltonian_(state["params"], state["momentum"], slope, noise, h, decay, variance)
         return state, {"log_joint": log_joint}
 
     def thermometers(self, state: dict[str, Any]) -> dict[str, Tensor]:

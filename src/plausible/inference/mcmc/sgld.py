@@ -18,6 +18,12 @@ from .stochastic_gradient import StochasticGradientSampler, data_scale, deviatio
 DECAY, OFFSET = 0.99, 1e-5  # Li et al.'s α and λ
 
 
+def langevin_(params: Weights, slope: Weights, noise: Weights, epsilon: Number, variance: Number) -> None:
+    """w ← w + ε ∇̃ log p(w, D) + √variance ξ, in place."""
+    add_(params, slope, epsilon)
+    add_(params, noise, deviation(variance))
+
+
 @dataclass(frozen=True, kw_only=True)
 class SGLD(StochasticGradientSampler):
     """Climb the log joint and add the noise that makes exp(log joint) the stationary density.
@@ -84,8 +90,7 @@ class SGLD(StochasticGradientSampler):
         if self.preconditioned:
             self._preconditioned(model, state, slope, noise, epsilon, heat, rng)
         else:
-            add_(state["params"], slope, epsilon)
-            add_(state["params"], noise, deviation(heat * (2 * epsilon - epsilon**2 * self.gradient_noise)))
+            langevin_(state["params"], slope, noise, epsilon, heat * (2 * epsilon - epsilon**2 * self.gradient_noise))
         return state, {"log_joint": log_joint}
 
     def _preconditioned(

@@ -24,6 +24,7 @@ from .draws import slopes_at
 from .elbo import examine, is_density
 from .families import make_family
 
+ADAM, COSINE = MAP(), Cosine()  # the update and its schedule; the rate is this method's own
 FAMILIES = ("diagonal", "low-rank", "full")
 OPTIMIZERS = ("adam", "adaptive")
 ESTIMATORS = ("reparameterised", "sticking-the-landing")
@@ -153,9 +154,9 @@ class ADVI(Method):
             tried = adaptive.climb_(moving, state["memory"], slopes, elbo, rng.step, trial)
             log_joint = log_joint.masked_fill(tried & ~torch.isfinite(log_joint), torch.finfo(log_joint.dtype).min)
         else:
-            rate = self.learning_rate * Cosine()(rng.step.double() / model.num_steps)  # type: ignore[operator]
+            rate = self.learning_rate * COSINE(rng.step.double() / model.num_steps)  # type: ignore[operator]
             adam = {"params": moving, "first": state["first"], "second": state["second"]}
-            MAP()._adam(model, adam, scale_(slopes, 1.0 / model.num_data), rate, rng.step.double() + 1)
+            ADAM._adam(model, adam, scale_(slopes, 1.0 / model.num_data), rate, rng.step.double() + 1)
         state["window"]["sum"] += elbo
         return state, {"log_joint": log_joint, "elbo": elbo}
 
@@ -169,7 +170,7 @@ class ADVI(Method):
         values, h = slopes_at(model, points, mean, batch)
         precision = state.get("precision")
         if precision is not None:
-            h = h + precision * points  # the likelihood's alone
+            h = torch.addcmul(h, points, precision)  # the likelihood's alone
         landing = self.estimator == "sticking-the-landing"
         if landing:
             h = h + family.pull(spread, sigma, z, deviations)
@@ -181,17 +182,16 @@ class ADVI(Method):
             shape = shape + entropy if shape is not None and entropy is not None else shape
         if precision is not None:
             # The slopes of E_q[log prior], exactly: the expectation is what it was, without the draws' noise.
-            variances = family.variances(spread, sigma)
-            slope = slope - precision * centre
-            log_scale = log_scale - precision * variances
+            slope = torch.addcmul(slope, centre, precision, value=-1)
+            log_scale = torch.addcmul(log_scale, family.variances(spread, sigma), precision, value=-1)
             if shape is not None:
-                shape = shape - (precision * sigma * sigma).unsqueeze(-1) * spread["shape"]
+                shape = shape - (precision * sigma * sigma).unsqueeze(-1) * family.shape(spread)
         log_joint = _mean(values)
         elbo = log_joint + family.half_log_det(spread) + ENTROPY * centre.shape[0]
         found = {f"mean {k}": v for k, v in from_vector(slope, mean).items()}
         found["log_scale"] = log_scale
         if shape is not None:
-            found["shape"] = shape
+            found.update(family.parameters_slope(spread, shape))
         return log_joint, elbo, found
 
     def adapt(self, model: Any, state: dict[str, Any], step: int) -> dict[str, Any]:

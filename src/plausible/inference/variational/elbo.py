@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...core.evidence import Evidence
+from ...core.hyperpriors import LogFlat
 from ...core.method import Sweep
 from ...core.model import BayesianModel
 from ...core.priors import Flat
@@ -95,6 +96,9 @@ def _prior(model: BayesianModel, point: Tensor, like: Weights) -> tuple[Tensor, 
 
 
 def is_density(model: Any) -> bool:
-    """Whether the priors of all weights are densities; a flat one is none, so that the bound would be of nothing."""
+    """Whether the priors of all unknowns are densities; a flat one is none, so that the bound would be of nothing."""
     groups = getattr(model, "groups", ())
-    return not any(isinstance(g.prior, Flat) or isinstance(getattr(g.prior, "prior", None), Flat) for g in groups)
+    if any(isinstance(g.prior, Flat) or isinstance(getattr(g.prior, "prior", None), Flat) for g in groups):
+        return False
+    # A noise that yesterday's posterior knows has a density there.
+    return not isinstance(model, BayesianModel) or not any(isinstance(h, LogFlat) for h in model.belief.free.values())

@@ -22,7 +22,7 @@ FACTORS_START = (
 
 
 class Family(ABC):
-    """What an approximation's covariance may be. `spread` is {"log_scale": (P,)} and, where there is one, its "shape"."""
+    """What an approximation's covariance may be. `spread` is {"log_scale": (P,)} and, where S has any, its parameters."""
 
     @abstractmethod
     def spread(self, log_scale: Tensor) -> Weights:
@@ -48,9 +48,17 @@ class Family(ABC):
     def variances(self, spread: Weights, sigma: Tensor) -> Tensor:
         """The diagonal of Σ."""
 
+    def shape(self, spread: Weights) -> Tensor:
+        """S less the identity, or beside it; where S is not the identity."""
+        return spread["shape"]
+
     def shape_slope(self, spread: Weights, stretched: Tensor, z: Tensor) -> Tensor | None:
         """The slope in S along the draws, from slopes times σ (K, P), averaged over K; None where S is the identity."""
         return None
+
+    def parameters_slope(self, spread: Weights, slope: Tensor) -> Weights:
+        """The slope in the parameters of S, from that in S."""
+        return {"shape": slope}
 
     def shape_entropy_slope(self, spread: Weights) -> Tensor | None:
         """The slope of ½ log |Σ| in S; None where there is none."""
@@ -102,7 +110,11 @@ class DiagonalFamily(Family):
 
 
 class LowRankFamily(Family):
-    """Σ = diag(σ) (I + C Cᵀ) diag(σ), with C of shape (P, rank): a diagonal d² = σ² plus B Bᵀ with B = diag(σ) C."""
+    """Σ = diag(σ) (I + C Cᵀ) diag(σ), with C of shape (P, rank): a diagonal d² = σ² plus B Bᵀ with B = diag(σ) C.
+
+    The k-th column of C is a direction times exp(lₖ). The bound is as flat in a factor's length c as 1 / c², so that steps which
+    suit the entries of a factor never make a long one: in its logarithm the bound is as steep whatever c is.
+    """
 
     def __init__(self, rank: int):
         self.rank = rank
@@ -112,7 +124,17 @@ class LowRankFamily(Family):
         place = torch.arange(log_scale.numel(), dtype=torch.float64, device=log_scale.device)
         turns = torch.arange(1, self.rank + 1, dtype=torch.float64, device=log_scale.device)
         waves = torch.cos(place[:, None] * turns * 0.7 + turns)
-        return {"log_scale": log_scale, "shape": (FACTORS_START * waves).to(log_scale.dtype)}
+        directions = (FACTORS_START * waves).to(log_scale.dtype)
+        return {"log_scale": log_scale, "shape": directions, "log_length": torch.zeros_like(directions[0])}
+
+    def shape(self, spread: Weights) -> Tensor:
+        """C."""
+        return spread["shape"] * spread["log_length"].exp()
+
+    def parameters_slope(self, spread: Weights, slope: Tensor) -> Weights:
+        """By the chain rule through directions and lengths."""
+        by_length = slope * spread["log_length"].exp()
+        return {"shape": by_length, "log_length": (by_length * spread["shape"]).sum(0)}
 
     def noise(self, size: int) -> int:
         """One for each unknown and one for each factor."""
@@ -124,18 +146,18 @@ class LowRankFamily(Family):
     def deviations(self, spread: Weights, sigma: Tensor, z: Tensor) -> Tensor:
         """σ (z₁ + C z₂)."""
         own, shared = self._parts(z)
-        return sigma * (own + shared @ spread["shape"].mT)
+        return sigma * (own + shared @ self.shape(spread).mT)
 
     def _small(self, spread: Weights) -> Tensor:
         """The Cholesky factor of I + CᵀC."""
-        c = spread["shape"]
+        c = self.shape(spread)
         small = c.mT @ c
         small.diagonal().add_(1.0)
         return torch.linalg.cholesky_ex(small).L  # not `cholesky`, which reads back whether it worked
 
     def pull(self, spread: Weights, sigma: Tensor, z: Tensor, deviations: Tensor) -> Tensor:
         """By the matrix inversion lemma: (v − C (I + CᵀC)⁻¹ Cᵀ v) / σ with v = deviation / σ."""
-        c, v = spread["shape"], deviations / sigma
+        c, v = self.shape(spread), deviations / sigma
         return (v - _solve(self._small(spread), (v @ c).mT).mT @ c.mT) / sigma
 
     def half_log_det(self, spread: Weights) -> Tensor:
@@ -144,7 +166,7 @@ class LowRankFamily(Family):
 
     def variances(self, spread: Weights, sigma: Tensor) -> Tensor:
         """σ² (1 + Σ C²)."""
-        return sigma * sigma * (1 + (spread["shape"] ** 2).sum(-1))
+        return sigma * sigma * (1 + (self.shape(spread) ** 2).sum(-1))
 
     def shape_slope(self, spread: Weights, stretched: Tensor, z: Tensor) -> Tensor:
         """(σ h) z₂ᵀ."""
@@ -152,7 +174,7 @@ class LowRankFamily(Family):
 
     def shape_entropy_slope(self, spread: Weights) -> Tensor:
         """C (I + CᵀC)⁻¹."""
-        return _solve(self._small(spread), spread["shape"].mT).mT
+        return _solve(self._small(spread), self.shape(spread).mT).mT
 
     def shape_gram(self, spread: Weights, sigma: Tensor, slopes: Tensor, z: Tensor) -> Tensor:
         """Of (σ h) z₂ᵀ (I + CᵀC)^½, never formed: relative to the factors, where these are large."""
@@ -162,12 +184,12 @@ class LowRankFamily(Family):
     def whitened(self, spread: Weights, sigma: Tensor, slopes: Tensor) -> Tensor:
         """σ v and Bᵀ v."""
         stretched = sigma * slopes
-        return torch.cat([stretched, stretched @ spread["shape"]], -1)
+        return torch.cat([stretched, stretched @ self.shape(spread)], -1)
 
     def posterior(self, model: Any, mean: Weights, spread: Weights) -> LowRank:
         """Diagonal and factors."""
         sigma = spread["log_scale"].exp()
-        factors = from_vector((sigma[:, None] * spread["shape"]).mT, mean)
+        factors = from_vector((sigma[:, None] * self.shape(spread)).mT, mean)
         return LowRank(model, mean, from_vector(sigma * sigma, mean), factors)
 
 

@@ -1,0 +1,66 @@
+"""Sums of per-example gradients per channel and of their squares: of a batch norm's weight and bias, or of a bias alone."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ...weights.algebra import under_vmap
+from ...weights.gpu_kernels import kernels_run_on
+from ..layouts import Layout
+from .convolution import DTYPES, LARGEST
+
+ROWS = 4096  # numbers that a program reads at a time
+
+
+def usable(image: Tensor, slope: Tensor, layout: Layout) -> bool:
+    """Whether the kernels can do a layer with this input, or output, (N, channels, places...) and output gradient."""
+    return (
+        kernels_run_on(image.device)
+        and image.dtype in DTYPES
+        and slope.dtype in DTYPES
+        and image.numel() <= LARGEST
+        and layout == Layout()  # examples come first and have an axis to themselves
+        and not under_vmap()
+    )
+
+
+def moments(image: Tensor, mean: Tensor, inverse: Tensor, slope: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+    """Two of (2, channels): Σ gᵢ and Σ fᵢ gᵢ² of the weight, and of the bias.
+
+    Args:
+        image: (N, channels, places...), the input.
+        mean: Of every channel.
+        inverse: Of every channel's deviation.
+        slope: The gradient of the output.
+        factors: (N,), the fᵢ.
+    """
+    bias, weight = _summed(slope.contiguous(), factors, (image.contiguous(), mean.float(), inverse.float()))
+    return weight, bias
+
+
+def bias_moments(slope: Tensor, factors: Tensor) -> Tensor:
+    """(2, channels) of a bias that is added to every place of a channel."""
+    return _summed(slope.contiguous(), factors, None)[0]
+
+
+def _summed(slope: Tensor, factors: Tensor, norm: tuple[Tensor, Tensor, Tensor] | None) -> Tensor:
+    """(1 or 2, 2, channels): of the bias, and of the weight of a norm."""
+    from . import norm_kernels as kernels  # needs Triton
+
+    examples, channels = slope.shape[:2]
+    rows, positions, planes = examples * channels, math.prod(slope.shape[2:]), 1 if norm is None else 2
+    each = torch.empty((planes, rows), device=slope.device, dtype=torch.float32)
+    block = min(1024, 1 << (positions - 1).bit_length())
+    high = ROWS // block
+    image, mean, inverse = norm or (slope, slope, slope)
+    kernels.position_sums[(math.ceil(rows / high),)](
+        image, slope, mean, inverse, each, rows, channels, positions, BLOCK_R=high, BLOCK_P=block, BOTH=norm is not None
+    )
+    found = torch.empty((planes, 2, channels), device=slope.device, dtype=torch.float32)
+    kernels.example_sums[(math.ceil(channels / 16), planes)](
+        each, factors.float(), found, examples, channels, BLOCK_N=64, BLOCK_C=16
+    )
+    return found

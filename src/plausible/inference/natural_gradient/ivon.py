@@ -1,0 +1,229 @@
+"""The improved variational online Newton method (Shen et al., 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ...core.method import Method, require
+from ...core.posteriors import Diagonal
+from ...core.schedules import schedule as find_schedule
+from ...weights.algebra import Number, Weights, add_, scale_, to_vector, under_vmap
+from ...weights.rng import Keys
+from .answer import checked
+from .draws import mean_at
+from .gaussian_prior import GaussianPrior, deviations, displaced, scattered, times
+from .settings import check_settings, number
+
+NATURAL, INITIAL = 0.15, 0.3  # α (h₀ + δ/N), the share of a whole Newton step, and h₀, for None
+# For curvature_decay=None: how often a run holds the memory of h; but no step replaces more than a share of it, and the share
+# times N / (B K) stays below a limit.
+FORGETTING, FASTEST, BIAS = 5.0, 0.05, 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class IVON(Method):
+    """Fit independent normals with Newton's steps, whose curvature comes from the gradients at draws.
+
+        w = μ + σ ε,  σ² = 1 / (N (h + δ/N)),  ĝ = ∇ℓ̄(w),  ĥ = ĝ (w − μ) / σ²
+        m ← β₁ m + (1 − β₁) ĝ
+        h ← β₂ h + (1 − β₂) ĥ + ½ (1 − β₂)² (h − ĥ)² / (h + δ/N)
+        μ ← μ − α (h₀ + δ/N) (m / (1 − β₁ᵗ) + δ/N μ) / (h + δ/N)
+
+    with ℓ̄ the mean negative log likelihood and δ the prior's precision. It costs what Adam costs, and where it settles is
+    the best independent normal, 1 / σ² = E_q[−∂² log p(w, D)]. An unknown noise scale is one more normal, whose prior acts
+    through its slope.
+
+    Args:
+        learning_rate: α at its highest; None: such that steps are 0.15 of Newton's.
+        momentum: β₁.
+        curvature_decay: β₂; None: by the length of the run, and the number of batches an epoch.
+        initial_curvature: h₀; None: 0.3.
+        num_samples: Draws a step.
+        clip_radius: Largest entry of what α (h₀ + δ/N) multiplies.
+        schedule: Of the learning rate, as for `pl.MAP`.
+    """
+
+    learning_rate: float | None = None
+    momentum: float = 0.9
+    curvature_decay: float | None = None
+    initial_curvature: float | None = None
+    num_samples: int = 1
+    clip_radius: float | None = None
+    schedule: Any = "cosine"
+
+    def __post_init__(self):
+        check_settings(self)
+        require(
+            self.initial_curvature is None or self.initial_curvature > 0,
+            f"initial_curvature must be positive, got {self.initial_curvature}",
+        )
+        require(
+            self.clip_radius is None or self.clip_radius > 0, f"clip_radius must be positive, got {self.clip_radius}"
+        )
+
+    def resolved(self, model: Any, num_steps: int) -> Self:
+        """Rates for a run of this length."""
+        # ĥ is noise around h, of a variance near N h² / (B K) where the model fits; the squared term of the update turns it
+        # into a bias of h by about (1 − β₂) N / (2 B K), so that many batches an epoch ask for a long memory.
+        bearable = BIAS * self.num_samples / model.steps_per_epoch
+        forgotten = min(FASTEST, FORGETTING / max(1, num_steps), bearable)
+        initial = INITIAL if self.initial_curvature is None else self.initial_curvature
+        return replace(
+            self,
+            learning_rate=NATURAL / float(_first_metric(model, model.start, initial))
+            if self.learning_rate is None
+            else self.learning_rate,
+            curvature_decay=1 - forgotten if self.curvature_decay is None else self.curvature_decay,
+            initial_curvature=initial,
+        )
+
+    def init(self, model: Any, params: Weights) -> dict[str, Any]:
+        """Mean, momentum, curvature, and what the rate is rescaled by."""
+        initial = number(self.initial_curvature)
+        return {
+            "params": params,
+            "momentum": {k: torch.zeros_like(w) for k, w in params.items()},
+            "curvature": {k: torch.zeros_like(w) + initial for k, w in params.items()},
+            "rescale": _first_metric(model, params, initial),
+        }
+
+    def step(
+        self, model: Any, state: dict[str, Any], batch: Any, rng: Keys
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """One update."""
+        prior, temperature = GaussianPrior.of(model, state["params"]), getattr(model, "temperature", 1.0)
+        metric = prior.metric(state["curvature"], model.num_data)
+        scale = deviations(metric, model.num_data / temperature)
+
+        def moments(bound: Any, shift: Weights) -> tuple[Tensor, Weights, Weights]:
+            point = displaced(state["params"], shift)
+            log_joint, slopes = bound.slope(point, batch)
+            gradient = prior.likelihood_gradient(slopes, point, model.num_data, temperature)
+            return log_joint, gradient, hessian_estimate(gradient, shift, metric, model.num_data / temperature)
+
+        shifts = [scattered(scale, rng) for _ in range(self.num_samples)]
+        log_joint, gradient, hessian = mean_at(moments, model, shifts, batch)
+        rate = number(self.learning_rate) * find_schedule(self.schedule)(rng.step.double() / model.num_steps)
+        ivon_step_(
+            state, gradient, hessian, metric, rate=rate * state["rescale"], count=rng.step.double() + 1,
+            momentum=self.momentum, decay=number(self.curvature_decay), num_data=model.num_data, prior=prior,
+            clip_radius=self.clip_radius,
+        )  # fmt: skip
+        return state, {"log_joint": log_joint}
+
+    def posterior(self, model: Any, state: dict[str, Any], draws: Any) -> Diagonal:
+        """q."""
+        metric = GaussianPrior.of(model, state["params"]).metric(state["curvature"], model.num_data)
+        scale = deviations(metric, model.num_data / getattr(model, "temperature", 1.0))
+        return checked(Diagonal(model, state["params"], scale))
+
+
+def _first_metric(model: Any, params: Weights, initial: Number) -> Tensor:
+    """h₀ + δ/N, averaged over all weights."""
+    metric = GaussianPrior.of(model, params).metric(
+        {k: torch.zeros_like(w) + initial for k, w in params.items()}, model.num_data
+    )
+    return to_vector(metric).double().mean()
+
+
+# --- the update, on dictionaries of tensors ---
+
+
+def hessian_estimate(
+    gradient: Mapping[str, Tensor], displacement: Mapping[str, Tensor], metric: Mapping[str, Tensor], num_data: Number
+) -> Weights:
+    """ĥ = ĝ (w − μ) / σ², unbiased for E_q[∇²ℓ̄] by Stein's identity; 1 / σ² = N metric.
+
+    Args:
+        gradient: ĝ, of the mean negative log likelihood, at w.
+        displacement: w − μ.
+        metric: h + δ / N when w was drawn.
+        num_data: N, or N / T.
+    """
+    if under_vmap():
+        return {k: g * displacement[k] * metric[k] * num_data for k, g in gradient.items()}
+    found = torch._foreach_mul(list(gradient.values()), [displacement[k] for k in gradient])
+    torch._foreach_mul_(found, [metric[k] for k in gradient])
+    torch._foreach_mul_(found, num_data)
+    return dict(zip(gradient, found, strict=True))
+
+
+def ivon_step_(
+    state: Mapping[str, Weights],
+    gradient: Mapping[str, Tensor],
+    hessian: Mapping[str, Tensor],
+    metric: Weights,
+    *,
+    rate: Number,
+    count: Number,
+    momentum: Number,
+    decay: Number,
+    num_data: Number,
+    prior: GaussianPrior,
+    clip_radius: Number | None = None,
+) -> None:
+    """One update of state["params"] (μ), state["momentum"] (m) and state["curvature"] (h), in place.
+
+        m ← β₁ m + (1 − β₁) ĝ
+        h ← β₂ h + (1 − β₂) ĥ + ½ (1 − β₂)² (h − ĥ)² / (h + δ/N)
+        μ ← μ − α clip((m / (1 − β₁ᵗ) + δ/N (μ − μ₀)) / (h + δ/N))
+
+    The last term of h makes it a step along a geodesic, after which h + δ/N is positive whatever ĥ was.
+
+    Args:
+        state: The three dictionaries.
+        gradient: ĝ, of the mean negative log likelihood, averaged over draws.
+        hessian: ĥ, likewise; see `hessian_estimate`.
+        metric: h + δ/N before the step; written over by that after it.
+        rate: α, times h₀ + δ/N where it is to be rescaled as published.
+        count: t, 1 at the first step.
+        momentum: β₁.
+        decay: β₂.
+        num_data: N.
+        prior: δ and μ₀.
+        clip_radius: Largest entry of what α multiplies.
+    """
+    add_(scale_(state["momentum"], momentum), gradient, 1.0 - momentum)
+    change = _geodesic(state["curvature"], hessian, metric, 1.0 - decay)
+    add_(state["curvature"], change)
+    add_(metric, change)
+    direction = times(state["momentum"], 1.0 / (1.0 - momentum**count))
+    prior.add_pull_(direction, state["params"], 1.0 / num_data)
+    add_(state["params"], _quotient(direction, metric, clip_radius), -rate)
+
+
+def _geodesic(
+    curvature: Mapping[str, Tensor], hessian: Mapping[str, Tensor], metric: Mapping[str, Tensor], share: Number
+) -> Weights:
+    """metric · x (x / 2 − 1) with x = share · (h − ĥ) / metric: what h and h + δ/N change by."""
+    if under_vmap():
+        found = {}
+        for k, h in curvature.items():
+            x = (h - hessian[k]) / metric[k] * share
+            found[k] = metric[k] * x * (x * 0.5 - 1)
+        return found
+    bottom = [metric[k] for k in curvature]
+    steps = list(torch._foreach_sub(list(curvature.values()), [hessian[k] for k in curvature]))
+    torch._foreach_div_(steps, bottom)
+    torch._foreach_mul_(steps, share)
+    factor = torch._foreach_mul(steps, 0.5)
+    torch._foreach_sub_(factor, 1.0)
+    torch._foreach_mul_(steps, factor)
+    torch._foreach_mul_(steps, bottom)
+    return dict(zip(curvature, steps, strict=True))
+
+
+def _quotient(top: Weights, bottom: Mapping[str, Tensor], clip_radius: Number | None) -> Weights:
+    """top / bottom with entries of at most ± clip_radius; writes into `top`."""
+    if under_vmap():
+        top = {k: t / bottom[k] for k, t in top.items()}
+    else:
+        torch._foreach_div_(list(top.values()), [bottom[k] for k in top])
+    if clip_radius is None:
+        return top
+    return {k: t.clamp(min=-clip_radius, max=clip_radius) for k, t in top.items()}  # type: ignore[arg-type]

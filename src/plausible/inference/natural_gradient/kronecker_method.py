@@ -1,0 +1,249 @@
+"""What K-FAC and noisy K-FAC share: when they look at the curvature, what they keep of it, and how they step."""
+
+from __future__ import annotations
+
+import logging
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ...core.errors import NotSupported
+from ...core.free_memory import free_bytes
+from ...core.method import Method, require
+from ...core.model import BayesianModel
+from ...core.posteriors import Kronecker
+from ...core.schedules import schedule as find_schedule
+from ...curvature import KINDS, Curvature
+from ...curvature import kronecker as factor_pairs
+from ...curvature.rules.embedding import Embedding
+from ...curvature.tracing import plan_for, trace
+from ...weights import tree
+from ...weights.algebra import Weights, add_, average_, dot
+from ...weights.rng import Keys
+from .answer import checked
+from .gaussian_prior import GaussianPrior
+from .kronecker_preconditioner import Factors, all_finite, averaged, block_key, gaussian, precondition, roots
+
+log = logging.getLogger("plausible")
+
+LONGEST_DECAY = 0.95  # Martens & Grosse (2015), section 5
+AVERAGED_SHARE = 0.2  # of a run's looks, for curvature_decay=None: early curvature is of other weights
+SMALLEST_RATE, LARGEST_RATE = 0.03, 0.3
+TRAVEL = 60.0  # learning rate times steps, for learning_rate=None, between these two
+DAMPING = 1e-3  # per example, beside curvatures of an example's log likelihood
+TRUST = 1e-2  # nats per example, for trust=None and learning_rate=None
+TARGETS = 1 << 16  # the call number from which targets are drawn, past anything that draws weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class KroneckerMethod(Method):
+    """A natural gradient whose metric is Kronecker factors, renewed now and then.
+
+    With ĝ the gradient of the log joint of all data and Λ = G ⊗ A + prior (see `kronecker_preconditioner`),
+
+        every `update_every` steps    A, G ← ε (A, G) + (1 − ε) (those of this batch),   ε = min(1 − 1/k, curvature_decay)
+        every step                    m ← β m + (1 − β) ĝ,    w ← w + η (Λ + N γ I)⁻¹ m / (1 − βᵗ)
+
+    Args:
+        learning_rate: η at its highest; 1 is a whole Newton step.
+        momentum: β.
+        curvature_decay: ε of a long run, per look at the curvature.
+        damping: γ, added to the mean curvature of an example; it shortens steps and is no part of the answer.
+        update_every: Steps from one look at the curvature to the next; at first, when it changes most, every step has one.
+        curvature: "ggn", "mc-fisher" (one pass backwards however many outputs there are) or "empirical-fisher".
+        schedule: "constant", "cosine", "one-cycle", "step", "warm-up", or a function of progress in [0, 1).
+        trust: By how many nats per example a step may change predictions, if Λ is right; longer ones are shortened (Ba,
+            Grosse & Martens, 2017). None: a little where the learning rate is None too, anything where it is given.
+    """
+
+    learning_rate: float | None = None
+    momentum: float = 0.9
+    curvature_decay: float | None = None
+    damping: float | None = None
+    update_every: int = 10
+    curvature: str = "ggn"
+    schedule: Any = "cosine"
+    trust: float | None = None
+
+    def __post_init__(self):
+        rate, decay, damping = self.learning_rate, self.curvature_decay, self.damping
+        require(rate is None or rate > 0, f"learning_rate must be positive, got {rate}")
+        require(0 <= self.momentum < 1, f"momentum must lie in [0, 1), got {self.momentum}")
+        require(decay is None or 0 <= decay < 1, f"curvature_decay must lie in [0, 1), got {decay}")
+        require(damping is None or damping >= 0, f"damping must not be negative, got {damping}")
+        every = self.update_every
+        require(isinstance(every, int) and every >= 1, f"update_every must be a positive integer, got {every}")
+        require(self.trust is None or self.trust > 0, f"trust must be positive, got {self.trust}")
+        require(self.curvature in KINDS, f"curvature must be one of {KINDS}, got {self.curvature!r}")
+        find_schedule(self.schedule)
+
+    def resolved(self, model: Any, num_steps: int) -> Self:
+        """Rates by the length of the run; what this model cannot have is refused before anything runs."""
+        if not isinstance(model, BayesianModel):
+            raise NotSupported(
+                f"{type(self).__name__} goes by the layers of a network, which a LogDensity has not; take pl.ADVI, "
+                "pl.Laplace or pl.HMC"
+            )
+        GaussianPrior.of(model, model.start)
+        looks = len(self.probed_steps(num_steps))
+        rate, decay, damping = self.learning_rate, self.curvature_decay, self.damping
+        if rate is None:
+            rate = min(LARGEST_RATE, max(SMALLEST_RATE, TRAVEL / max(1, num_steps)))
+        if decay is None:
+            decay = min(LONGEST_DECAY, max(0.0, 1 - 1 / (AVERAGED_SHARE * max(1, looks))))
+        trust = (math.inf if self.learning_rate is not None else TRUST) if self.trust is None else float(self.trust)
+        return replace(
+            self,
+            trust=trust,
+            learning_rate=rate,
+            curvature_decay=decay,
+            damping=DAMPING if damping is None else float(damping),
+        )
+
+    def probed_steps(self, num_steps: int) -> Sequence[int]:
+        """The first few, then every `update_every`-th, and the last."""
+        first = range(min(self.update_every, num_steps))
+        return sorted({*first, *range(0, num_steps, self.update_every), *range(num_steps - 1, num_steps)})
+
+    # --- the state ---
+
+    def init(self, model: Any, params: Weights) -> dict[str, Any]:
+        """The mean, its momentum, and no curvature yet."""
+        factors = tree.tree_map(torch.zeros_like, self._empty(model, params))
+        prior = GaussianPrior.of(model, params).precision
+        like = next(iter(params.values()))
+        none = torch.zeros((), dtype=torch.float64, device=like.device)
+        first = {k: torch.zeros_like(w) for k, w in params.items()}
+        made = {name: roots(factors, prior, params, damping) for name, damping in self._dampings(model).items()}
+        return {"params": params, "first": first, "factors": factors, "looks": none, "lost": none.clone(), **made}
+
+    def _empty(self, model: BayesianModel, params: Weights) -> Factors:
+        """Factors in their shapes: which weights have some depends on how the network uses them."""
+        # The network's keys are for a step; any will do to see its layers.
+        key = Keys(torch.zeros(2, dtype=torch.int32, device=_device(params)), _zero(params)).key()
+        self._require_memory(plan_for(model, params, model.example, tuple(model.weight_names)), params)
+        traced = trace(model, params, model.example, key if model.needs_key else None)
+        nothing = torch.zeros_like(traced.outputs).unsqueeze(0)
+        found = _named(model, traced.plan, factor_pairs.factors(traced, [nothing], None))
+        found["diagonal"].update({k: torch.zeros_like(w) for k, w in params.items() if k not in model.weight_names})
+        return found
+
+    def _require_memory(self, plan: Any, params: Weights) -> None:
+        """Say how much the factors need before it is asked for."""
+        needed, widest = 0, ("", 0)
+        for b in factor_pairs.blocks(plan, list(params)):
+            w = params[b.weight]
+            columns = w.numel() // w.shape[0] + (b.bias is not None)
+            # How often each row of an embedding occurs is a diagonal.
+            diagonal = isinstance(plan.calls[b.calls[0]].rule, Embedding)
+            sizes = (columns,) if diagonal else (w.shape[0], columns)
+            widest = max(widest, (b.weight, max(sizes)), key=lambda found: found[1])
+            # The averages, those of a batch and the roots, and one factor with its inverse in float64.
+            needed += 4 * sum(s * s for s in sizes) * w.element_size()
+        needed += 3 * 8 * widest[1] ** 2
+        free = free_bytes(_device(params))
+        if needed > free:
+            raise ValueError(
+                f"the Kronecker factors need {needed:,} bytes here, and {free:,} are free; the widest is {widest[1]} wide, of "
+                f"{widest[0]}: take pl.VOGN() or pl.IVON(), or keep that weight fixed with parameters="
+            )
+
+    @abstractmethod
+    def _dampings(self, model: Any) -> dict[str, Any]:
+        """Which roots the state holds, and what is added to the precision before each is taken."""
+
+    # --- a look at the curvature ---
+
+    def _looked(
+        self, model: BayesianModel, state: dict[str, Any], batch: Any, points: Sequence[Weights], rng: Keys
+    ) -> dict[str, Any]:
+        """Bring the running averages and the roots up to date with the curvature of a batch at some points."""
+        assert self.curvature_decay is not None  # `resolved` has made it a number
+        own = rng.later(TARGETS)
+        each = [self._curvature(model, p, batch, own) for p in points]
+        found = tree.tree_map(lambda *t: sum(t[1:], t[0]) / len(t), *each)
+        # A batch that is not a number tells in its log joint, by which `fit` stops; nothing else may go wrong by it.
+        fine = all_finite(found)
+        looks, lost = state["looks"] + fine, state["lost"] + ~fine
+        share = (1 / looks.clamp(min=1)).clamp(min=1 - self.curvature_decay)
+        new = averaged(state["factors"], found, share)
+        factors = tree.tree_map(lambda n, o: torch.where(fine, n, o).to(o.dtype), new, state["factors"])
+        prior = _tempered(GaussianPrior.of(model, state["params"]).precision, model.temperature)
+        made = {
+            name: roots(factors, prior, state["params"], damping) for name, damping in self._dampings(model).items()
+        }
+        return {**state, "factors": factors, "looks": looks, "lost": lost, **made}
+
+    def _curvature(self, model: BayesianModel, params: Weights, batch: Any, rng: Keys) -> Factors:
+        key = model.rng.key() if model.needs_key and model.rng is not None else None
+        here = Curvature(model, params, batch, self.curvature, rng, key=key)
+        found = _named(model, here.traced.plan, here.kronecker())
+        found["diagonal"].update({k: v / model.temperature for k, v in here.unknowns().items()})
+        return found
+
+    # --- a step ---
+
+    def _climb_(self, model: Any, state: dict[str, Any], slope: Weights, rng: Keys) -> None:
+        """Momentum, metric, and the step."""
+        assert self.learning_rate is not None and self.trust is not None  # `resolved` has made them numbers
+        count = rng.step.double()
+        rate = self.learning_rate * find_schedule(self.schedule)(count / model.num_steps)
+        rate = rate / (1 - self.momentum ** (count + 1))
+        average_(state["first"], slope, self.momentum)
+        step = precondition(state["roots"], state["first"])
+        # Half of rate² mᵀ Λ⁻¹ m is by how much the step changes the predictions of all data, in nats, if Λ is right.
+        change = rate * rate * dot(state["first"], step).clamp(min=torch.finfo(torch.float32).tiny)
+        rate = rate * (2 * self.trust * model.num_data / change).sqrt().clamp(max=1.0)
+        add_(state["params"], step, rate.to(_dtype(step)))
+
+    # --- the answer ---
+
+    def _gaussian(self, model: Any, state: dict[str, Any]) -> Kronecker:
+        """The Gaussian whose precision is the averaged curvature and the prior's."""
+        looks, lost, name = int(state["looks"]), int(state["lost"]), type(self).__name__
+        if not looks and not lost:
+            raise ValueError(
+                f"{name} gathers the curvature while it trains, and made no step; for a trained network take pl.Laplace()"
+            )
+        told = f"the curvature of {lost} of the {looks + lost} batches that {name} looked at was not finite"
+        if not looks:
+            raise FloatingPointError(
+                f"{told}, so there is no posterior; try a tenth of the learning rate, or float32 instead of fp16"
+            )
+        if lost:
+            log.warning("%s; the posterior is by that of the others", told)
+        prior = _tempered(GaussianPrior.of(model, state["params"]).precision, model.temperature)
+        return checked(gaussian(model, state["params"], state["factors"], prior))
+
+
+def _named(model: BayesianModel, plan: Any, found: Any) -> Factors:
+    """The engine's factors, tempered, under the keys of blocks, with inputs averaged instead of summed."""
+    blocks = {}
+    for b in factor_pairs.blocks(plan, model.weight_names):
+        own = found["blocks"][b.weight]
+        blocks[block_key(b.weight, b.bias)] = {
+            "rows": own["rows"] / model.temperature,
+            "columns": own["columns"] / own["count"],
+        }
+    return {"blocks": blocks, "diagonal": {k: v / model.temperature for k, v in found["diagonal"].items()}}
+
+
+def _tempered(precision: Any, temperature: float) -> dict[str, float | Tensor]:
+    return {k: p / temperature for k, p in precision.items()}
+
+
+def _zero(params: Weights) -> Tensor:
+    return torch.zeros((), dtype=torch.int64, device=_device(params))
+
+
+def _device(params: Weights) -> torch.device:
+    return next(iter(params.values())).device
+
+
+def _dtype(params: Weights) -> torch.dtype:
+    return next(iter(params.values())).dtype

@@ -1,0 +1,215 @@
+"""Variational online Gauss–Newton (Khan et al., 2018; Osawa et al., 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ...core.method import Method, require
+from ...core.posteriors import Diagonal
+from ...core.schedules import schedule as find_schedule
+from ...weights.algebra import Number, Weights, add_, add_quotient_, scale_
+from ...weights.rng import Keys
+from .answer import checked
+from .example_moments import mean_moments, refuse_bare_density
+from .gaussian_prior import GaussianPrior, deviations, displaced, scattered
+from .settings import check_settings, number
+
+LOOSEST = (
+    1.0  # least precision that a weight without a prior is given in the metric, where the data give it none either
+)
+RATE = 0.1  # of learning_rate / (1 − momentum), for None
+FORGETTING, SLOWEST, FASTEST = 10.0, 1e-3, 0.1  # how often a run holds the memory of s, and bounds on β₂, for None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VOGN(Method):
+    """Fit independent normals with steps whose curvature is the mean square of the examples' gradients.
+
+        w = μ + σ ε,  σ² = 1 / (ρN (s + δ/ρN + γ))
+        ĝ, ĥ = means over examples and draws of gᵢ, gᵢ²;  gᵢ = −∇ log p(yᵢ | xᵢ, w)
+        m ← β₁ m + ĝ + τ δ/ρN μ,   s ← (1 − τ β₂) s + β₂ ĥ,   μ ← μ − α m / (s + δ/ρN + γ)
+
+    with δ the prior's precision and β₂ = 1 − curvature_decay. It settles where 1 / σ² = ρ Σᵢ E_q[gᵢ²] / τ + δ, which is no
+    optimum of a bound but is close to one where the model fits; `pl.IVON` finds the optimum. For τ ≠ 1 the published
+    algorithm would have τ δ there. The first step is made at μ itself and takes s from its batch. A model's temperature T
+    multiplies σ² and nothing else, since it divides likelihood and prior alike.
+
+    Args:
+        learning_rate: α at its highest; None: a tenth of 1 − momentum.
+        momentum: β₁.
+        curvature_decay: 1 − β₂; None: by the length of the run.
+        damping: γ.
+        num_samples: Draws a step.
+        tempering: τ, which tempers the likelihood and not the prior.
+        augmentation_factor: ρ, by how much augmentation makes more of the data.
+        schedule: Of the learning rate, as for `pl.MAP`.
+        tempering_start: τ at the first step, from where it goes to `tempering` in a straight line.
+        tempering_warmup: Over how many steps it does.
+    """
+
+    learning_rate: float | None = None
+    momentum: float = 0.9
+    curvature_decay: float | None = None
+    damping: float = 0.0
+    num_samples: int = 1
+    tempering: float = 1.0
+    augmentation_factor: float = 1.0
+    schedule: Any = "cosine"
+    tempering_start: float | None = None
+    tempering_warmup: int = 0
+
+    @property
+    def compiles(self) -> bool:
+        """Gradients of single examples are recorded, which a compiler cannot read."""
+        return False
+
+    def __post_init__(self):
+        check_settings(self)
+        require(self.damping >= 0, f"damping must not be negative, got {self.damping}")
+        for name in ("tempering", "augmentation_factor"):
+            require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
+        start, steps = self.tempering_start, self.tempering_warmup
+        require(start is None or start > 0, f"tempering_start must be positive, got {start}")
+        require(
+            (steps > 0) == (start is not None),
+            f"a warm-up needs both tempering_start and tempering_warmup, got {start} and {steps}",
+        )
+
+    def resolved(self, model: Any, num_steps: int) -> Self:
+        """Rates for a run of this length."""
+        refuse_bare_density(model, "VOGN")
+        GaussianPrior.of(model, model.start)
+        found = with_rates(self, num_steps)
+        highest = max(self.tempering, self.tempering_start or 0.0)
+        require(
+            highest * (1 - found.curvature_decay) <= 1,
+            f"tempering {highest} must be at most 1 / (1 − curvature_decay), which is {1 / (1 - found.curvature_decay):.3g}",
+        )
+        return found
+
+    def init(self, model: Any, params: Weights) -> dict[str, Any]:
+        """Mean, momentum and curvature."""
+        zeros = lambda: {k: torch.zeros_like(w) for k, w in params.items()}  # noqa: E731
+        return {"params": params, "momentum": zeros(), "curvature": zeros()}
+
+    def step(
+        self, model: Any, state: dict[str, Any], batch: Any, rng: Keys
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """One update."""
+        prior, total = GaussianPrior.of(model, state["params"]), self.augmentation_factor * model.num_data
+        metric = vogn_metric(state["curvature"], num_data=total, prior=prior, damping=self.damping)
+        # Before the first step there is no curvature to draw by.
+        scale = scale_(deviations(metric, total / model.temperature), (rng.step > 0).to(torch.float64))
+        draws = [displaced(state["params"], scattered(scale, rng)) for _ in range(self.num_samples)]
+        del metric, scale  # each as long as the weights, and the pass has better use for the room
+        log_joint, gradient, squares = mean_moments(model, draws, batch, prior)
+        tempering = self._tempering(rng.step)
+        vogn_step_(
+            state, gradient, squares,
+            rate=number(self.learning_rate) * find_schedule(self.schedule)(rng.step.double() / model.num_steps),
+            momentum=self.momentum, decay=first_forgets(number(self.curvature_decay), tempering, rng.step), num_data=total,
+            prior=prior, tempering=tempering, damping=self.damping,
+        )  # fmt: skip
+        return state, {"log_joint": log_joint}
+
+    def _tempering(self, step: Tensor) -> Number:
+        if self.tempering_start is None:
+            return self.tempering
+        along = (step.double() / self.tempering_warmup).clamp(max=1.0)
+        return self.tempering_start + (self.tempering - self.tempering_start) * along
+
+    def posterior(self, model: Any, state: dict[str, Any], draws: Any) -> Diagonal:
+        """q."""
+        prior, total = GaussianPrior.of(model, state["params"]), self.augmentation_factor * model.num_data
+        return gauss_newton_posterior(model, state, prior, total, self.damping)
+
+
+# --- what it shares with OGN ---
+
+
+def with_rates(method: Any, num_steps: int) -> Any:
+    """The method with numbers in place of None."""
+    share = min(FASTEST, max(SLOWEST, FORGETTING / max(1, num_steps)))
+    return replace(
+        method,
+        learning_rate=RATE * (1 - method.momentum) if method.learning_rate is None else method.learning_rate,
+        curvature_decay=1 - share if method.curvature_decay is None else method.curvature_decay,
+    )
+
+
+def first_forgets(decay: Number, tempering: Number, step: Tensor) -> Tensor:
+    """The decay, but such that the first step makes s = ĥ / τ whatever it was."""
+    first = (step == 0).double()
+    return decay * (1 - first) + (1 - 1 / tempering) * first
+
+
+def gauss_newton_posterior(
+    model: Any, state: dict[str, Any], prior: GaussianPrior, num_data: float, damping: float
+) -> Diagonal:
+    """N(μ, 1 / (N (s + δ/N + γ))); the variance times the temperature."""
+    metric = vogn_metric(state["curvature"], num_data=num_data, prior=prior, damping=damping)
+    return checked(Diagonal(model, state["params"], deviations(metric, num_data / model.temperature)))
+
+
+# --- the update, on dictionaries of tensors ---
+
+
+def vogn_metric(
+    curvature: Mapping[str, Tensor], *, num_data: Number, prior: GaussianPrior, damping: Number = 0.0
+) -> Weights:
+    """s + δ/N + γ: what steps are divided by, and N times what the precision of q is.
+
+    A weight that has neither prior nor curvature would have no distribution: it is held as one of precision 1 would be.
+    """
+    found = prior.metric(curvature, num_data, damping)
+    for k in prior.unbelieved:
+        found[k] = found[k].clamp(min=LOOSEST / num_data)
+    return found
+
+
+def vogn_step_(
+    state: Mapping[str, Weights],
+    gradient: Weights,
+    squares: Mapping[str, Tensor],
+    *,
+    rate: Number,
+    momentum: Number,
+    decay: Number,
+    num_data: Number,
+    prior: GaussianPrior,
+    tempering: Number = 1.0,
+    damping: Number = 0.0,
+) -> None:
+    """One update of state["params"] (μ), state["momentum"] (m) and state["curvature"] (s), in place.
+
+        m ← β₁ m + ĝ + τ δ/N (μ − μ₀)
+        s ← (1 − τ β₂) s + β₂ ĥ,    β₂ = 1 − decay
+        μ ← μ − α m / (s + δ/N + γ)
+
+    Args:
+        state: The three dictionaries.
+        gradient: ĝ = mean of gᵢ over examples and draws, gᵢ the gradient of example i's negative log likelihood; may be
+            written into.
+        squares: ĥ = mean of gᵢ², likewise.
+        rate: α. There is no 1 − β₁ in m, so the steps of a long run are α / (1 − β₁) long.
+        momentum: β₁.
+        decay: 1 − β₂.
+        num_data: N, times ρ where augmentation makes more of it.
+        prior: δ and μ₀.
+        tempering: τ.
+        damping: γ.
+    """
+    # Whatever τ is, q is to approach exp(−N ℓ̄ / τ) p(w). Its mean has ĝ / τ + δ/N (μ − μ₀) = 0, which is what m averages,
+    # times τ; its precision is N ĥ / τ + δ, and s settles at ĥ / τ, so that here δ/N stands without τ. The published
+    # algorithm has τ δ/N in both places, which makes the prior's part of the precision τ δ; for τ = 1 they are the same.
+    prior.add_pull_(gradient, state["params"], tempering / num_data)
+    add_(scale_(state["momentum"], momentum), gradient)
+    share = 1.0 - decay
+    add_(scale_(state["curvature"], 1.0 - tempering * share), squares, share)
+    metric = vogn_metric(state["curvature"], num_data=num_data, prior=prior, damping=damping)
+    add_quotient_(state["params"], state["momentum"], metric, -rate)

@@ -1,0 +1,192 @@
+"""What K-FAC and noisy K-FAC share as optimisers: factors from the user's own backward passes, and the step by them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.method import require
+from ..core.model import BayesianModel
+from ..core.posteriors import Kronecker
+from ..curvature import kronecker
+from ..curvature.passes import Traced
+from ..inference.natural_gradient.answer import checked
+from ..inference.natural_gradient.kronecker_preconditioner import (
+    JOINED,
+    Factors,
+    Roots,
+    averaged,
+    block_key,
+    gaussian,
+    precondition,
+    roots,
+)
+from ..weights import tree
+from ..weights.algebra import Weights, scale_
+from .optimizer import BayesianOptimizer, Part
+
+log = logging.getLogger("plausible")
+
+
+class KroneckerOptimizer(BayesianOptimizer):
+    """Natural gradients whose metric is Kronecker factors of the examples' own gradients, renewed now and then.
+
+    What it remembers is in `state[weight]`: "first" (momentum), and "rows" and "columns" of a block or "diagonal", of the log
+    likelihood of all N examples; which bias is one more column of which weight is in the groups, under "joined".
+    """
+
+    def __init__(
+        self, network: nn.Module, *, num_data: float, lr: float, momentum: float, curvature_decay: float, damping: float,
+        update_every: int, trust: float | None, prior_precision: float | Mapping[str, float], num_samples: int, reduction: str,
+        seed: int,
+    ):  # fmt: skip
+        require(0 <= momentum < 1, f"momentum must lie in [0, 1), got {momentum}")
+        require(0 <= curvature_decay < 1, f"curvature_decay must lie in [0, 1), got {curvature_decay}")
+        require(damping >= 0, f"damping must not be negative, got {damping}")
+        require(update_every >= 1, f"update_every must be a positive integer, got {update_every}")
+        require(trust is None or trust > 0, f"trust must be positive, got {trust}")
+        self._made: dict[str, Roots] = {}  # roots follow from the factors, so that no state need hold them
+        numbers: dict[str, Any] = {
+            "lr": lr, "momentum": momentum, "curvature_decay": curvature_decay, "damping": damping,
+            "update_every": update_every, "trust": trust, "looks": 0, "joined": {},
+        }  # fmt: skip
+        super().__init__(
+            network, numbers, num_data=num_data, prior_precision=prior_precision, reduction=reduction,
+            num_samples=num_samples, seed=seed,
+        )  # fmt: skip
+
+    @property
+    def measures(self) -> bool:  # type: ignore[override]
+        """Whether this step looks at the curvature: the first few, then every `update_every`-th."""
+        if not getattr(self, "param_groups", None):
+            return True  # while it is made
+        first = self.param_groups[0]
+        return first["step"] < first["update_every"] or first["step"] % first["update_every"] == 0
+
+    # --- what backward passes tell ---
+
+    def measure(self, traced: Traced, columns: Tensor, names: Sequence[str]) -> None:
+        """Factors of the gradients on the scale of the loss, and of the inputs."""
+        found = kronecker.factors(traced, [columns], None)
+        keys = {b.weight: block_key(b.weight, b.bias) for b in kronecker.blocks(traced.plan, traced.names)}
+        for what in ("rows", "columns", "count"):
+            self.ledger.now.add(what, {keys[k]: own[what] for k, own in found["blocks"].items()})
+        self.ledger.now.add("diagonal", found["diagonal"])
+
+    def _close_draw(self) -> None:
+        """With a mean loss of B examples, gᵢ is B times what backward brings; Σᵢ gᵢ gᵢᵀ / B is B times Σᵢ of its products."""
+        now = self.ledger.now
+        for what in ("rows", "diagonal"):
+            if self.reduction == "mean" and now.tensors.get(what):
+                scale_(now.tensors[what], float(now.examples))
+
+    def _look(self) -> None:
+        """Bring the factors up to date."""
+        done = self.ledger.done
+        if not done.examples:
+            raise RuntimeError(
+                "no gradient came back through the network since the last step; run network(inputs) itself, not its layers"
+            )
+        parts = {what: done.tensors.get(what, {}) for what in ("rows", "columns", "count", "diagonal")}
+        rows = self._sums("rows", parts["rows"])
+        blocks = {k: {"rows": r, "columns": parts["columns"][k] / parts["count"][k]} for k, r in rows.items()}
+        diagonal = self._sums("diagonal", parts["diagonal"])
+        found: Factors = {"blocks": blocks, "diagonal": diagonal}
+        if not all(bool(t.isfinite().all()) for _, t in tree.leaves(found)):
+            step = self.param_groups[0]["step"]
+            log.warning("the curvature of step %d is not finite and was left out; is the loss, or lr too large?", step)
+            return
+        first = self.param_groups[0]
+        self._set("looks", first["looks"] + 1)
+        known = self.factors()
+        if known["blocks"].keys() == blocks.keys() and known["diagonal"].keys() == diagonal.keys():
+            found = averaged(known, found, max(1 / first["looks"], 1 - first["curvature_decay"]))
+        weights = self.weights()
+        self._set("joined", dict(key.split(JOINED) for key in blocks if JOINED in key))
+        for key, own in found["blocks"].items():
+            weight = key.partition(JOINED)[0]
+            self.state[weights[weight]].update(own)
+        for k, own in found["diagonal"].items():
+            self.state[weights[k]]["diagonal"] = own
+        self._made.clear()
+
+    def _sums(self, what: str, found: Weights) -> Weights:
+        """Over all N examples."""
+        return scale_(self.averages(what, 2, found), float(self.num_data)) if found else {}
+
+    def factors(self) -> Factors:
+        """As `inference.natural_gradient.kronecker_preconditioner` has them; empty before the first look."""
+        found: Factors = {"blocks": {}, "diagonal": {}}
+        for k, p in self.weights().items():
+            own = self.state[p]
+            if "rows" in own:
+                found["blocks"][block_key(k, self.param_groups[0]["joined"].get(k))] = {
+                    x: own[x] for x in ("rows", "columns")
+                }
+            elif "diagonal" in own:
+                found["diagonal"][k] = own["diagonal"]
+        return found
+
+    def roots(self, damping: float) -> Roots:
+        """Roots of the inverse of factors, prior and damping."""
+        name = repr(damping)
+        if name not in self._made:
+            self._made[name] = roots(self._all_factors(), self._prior(), self.weights(), damping * self.num_data)
+        return self._made[name]
+
+    def _all_factors(self) -> Factors:
+        """With zeros for weights that no gradient ever came to."""
+        found = self.factors()
+        covered = {k for key in found["blocks"] for k in key.split(JOINED)} | found["diagonal"].keys()
+        rest = {k: torch.zeros_like(p) for k, p in self.weights().items() if k not in covered}
+        return {"blocks": found["blocks"], "diagonal": {**found["diagonal"], **rest}}
+
+    def _prior(self) -> dict[str, float]:
+        return {k: g["prior_precision"] for g in self.param_groups for k in g["param_names"]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on as the optimiser did whose state it is."""
+        super().load_state_dict(state_dict)
+        self._made.clear()
+
+    # --- the step ---
+
+    def _update(self, parts: list[Part]) -> None:
+        if self.measures:
+            self._look()
+        weights, first = self.weights(), self.param_groups[0]
+        uphill: Weights = {k: torch.zeros_like(p) for k, p in weights.items()}
+        for part in parts:
+            pull = part.prior.pull(part.params)
+            uphill.update({k: -(g * self.num_data + pull[k]) for k, g in part.gradient.items()})
+        beta, count = first["momentum"], first["step"] + 1
+        momentum: Weights = {}
+        for k, p in weights.items():
+            before = self.state[p].get("first", torch.zeros_like(p))
+            momentum[k] = self.state[p]["first"] = before * beta + (1 - beta) * uphill[k]
+        step = precondition(self.roots(first["damping"]), momentum)
+        home = next(iter(step.values())).device
+        change = sum((momentum[k] * s).sum().to(home, torch.float64) for k, s in step.items())
+        for part in parts:
+            rate = part.group["lr"] / (1 - beta**count)
+            rate = rate * self._shortening(rate * rate * change)
+            for k, w in part.params.items():
+                w.add_(step[k] * rate.to(step[k].device, step[k].dtype))
+
+    def _shortening(self, change: Any) -> Tensor:
+        """What brings twice the nats by which predictions would change down to what is trusted."""
+        trust = self.param_groups[0]["trust"]
+        if trust is None:
+            return torch.ones_like(change)
+        return (2 * trust * self.num_data / change.clamp(min=torch.finfo(torch.float32).tiny)).sqrt().clamp(max=1.0)
+
+    def _posterior(self, model: BayesianModel, mean: Weights) -> Kronecker:
+        if not self.param_groups[0]["looks"]:
+            raise RuntimeError(
+                f"{type(self).__name__} has made no step yet, so there is no curvature to make a posterior of"
+            )
+        return checked(gaussian(model, mean, tree.clone(self._all_factors()), self._prior()))

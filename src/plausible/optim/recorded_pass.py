@@ -1,0 +1,216 @@
+"""One forward pass of the user's network, and what its backward pass tells of single examples.
+
+The curvature engine makes a plan of the network on a few examples (see `curvature/tracing.py`); the user's own pass then
+runs with its recorder on, and hooks take the gradients that the user's own `backward` brings to every use of a weight.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from ..core import batch as batches
+from ..core.errors import NotSupported
+from ..core.likelihoods import Categorical
+from ..core.model import BayesianModel
+from ..curvature.passes import Plan, Traced
+from ..curvature.recording import Recorder
+from ..curvature.tracing import plan_for
+
+if TYPE_CHECKING:
+    from .optimizer import BayesianOptimizer
+
+
+class Pass:
+    """A pass whose examples are counted when a gradient comes back through it."""
+
+    def __init__(self, optimizer: BayesianOptimizer, inputs: Any):
+        self.optimizer, self.inputs = optimizer, inputs
+        self.examples = batches.length(inputs)
+        self.counted = False
+
+    def begin(self) -> None:
+        """Before the network runs."""
+
+    def end(self) -> None:
+        """After it ran, or raised."""
+
+    def expect_gradients(self, output: Any) -> None:
+        """Hook every output that can be differentiated."""
+        for t in pytree.tree_leaves(output):
+            if isinstance(t, Tensor) and t.requires_grad:
+                t.register_hook(self._reached)
+
+    def _reached(self, gradient: Tensor) -> None:
+        if not self.counted:
+            self.counted = True
+            self.optimizer.ledger.now.examples += self.examples
+
+
+class Recordings:
+    """The plans of a network, by kind of input and mode."""
+
+    def __init__(self) -> None:
+        self._plans: dict[Any, tuple[Plan, BayesianModel | None, list[list[str]]]] = {}
+
+    def plan(
+        self, network: nn.Module, names: tuple[str, ...], inputs: Any, others: Mapping[str, Any]
+    ) -> tuple[Plan, BayesianModel | None, list[list[str]]]:
+        """The plan, the network as a function where it needs one, and for every use the weights used nowhere else."""
+        leaves, spec = pytree.tree_flatten(inputs)
+        like = next(network.parameters())
+        shapes = tuple((tuple(t.shape[1:]), t.dtype) for t in leaves)
+        # A number, such as how many items a loss is divided by, may change from pass to pass.
+        told = tuple((k, v if isinstance(v, bool | str) else type(v)) for k, v in others.items())
+        signature = (names, network.training, like.device, like.dtype, shapes, str(spec), told)
+        if signature not in self._plans:
+            # The likelihood is never asked: a plan is about the network alone.
+            model = BayesianModel(_told(network, others), Categorical(), parameters=lambda name: name in names)
+            model = model.bound(training=network.training)
+            model.network.spread = len({p.device for p in network.parameters()}) > 1
+            params = {k: p.detach() for k, p in network.named_parameters() if k in names}
+            with torch.autocast(like.device.type, enabled=False):
+                plan = plan_for(model, params, inputs, names)
+            # The copy of the network that the model holds is needed no longer where rules do it all.
+            direct = {k: plan.direct(k) for k in names}
+            alone = [[k for k, d in direct.items() if d is not None and d[0] == i] for i in range(len(plan.calls))]
+            self._plans[signature] = plan, model if plan.fallback else None, alone
+        return self._plans[signature]
+
+
+def _told(network: nn.Module, others: Mapping[str, Any]) -> nn.Module:
+    """The network as a function of the inputs that have examples alone."""
+    if not others:
+        return network
+    own = copy.deepcopy(network)
+    own.forward = functools.partial(own.forward, **others)  # type: ignore[method-assign]
+    return own
+
+
+class RecordedPass(Pass):
+    """A pass whose uses of weights are recorded, for `optimizer.measure`."""
+
+    def __init__(
+        self, optimizer: BayesianOptimizer, recordings: Recordings, network: nn.Module, inputs: Any, others: Any
+    ):
+        super().__init__(optimizer, inputs)
+        self.weights = optimizer.weights()
+        self.plan, self.model, self.alone = recordings.plan(network, tuple(self.weights), inputs, others)
+        wanted = {number: i for i, number in enumerate(self.plan.numbers)}
+        others = [p for p in network.parameters() if not any(p is w for w in self.weights.values())]
+        constants = [*others, *network.buffers()]
+        self.recorder = Recorder(self.weights, constants, functools.partial(self._tap, wanted), self.plan.opaque)
+        self.slopes: list[Any] = [None] * len(self.plan.calls)
+        self.shapes: list[Any] = [None] * len(self.plan.calls)
+        self.seen: set[str] = set()  # weights that need not be looked at again
+        self.column: Tensor | None = None
+        self.begun = self.finished = False
+        self.traced: Traced | None = None
+
+    def begin(self) -> None:
+        """Record from here."""
+        self.recorder.__enter__()
+
+    def end(self) -> None:
+        """Record no longer."""
+        self.recorder.__exit__(None, None, None)
+
+    def _tap(self, wanted: dict[int, int], number: int, out: Tensor) -> bool | None:
+        place = wanted.get(number)
+        if place is None:
+            return None
+        if not out.requires_grad:
+            raise NotSupported(
+                "a weight is used where gradients are off, so single examples have none; activation checkpointing with "
+                "use_reentrant=False keeps them"
+            )
+        self.shapes[place] = out.dtype, out.device, out.shape
+        # On the tensor as it is now: it may be written into later.
+        out.register_hook(functools.partial(self._arrived, place))
+        return True
+
+    def expect_gradients(self, output: Any) -> None:
+        """Compare the pass with the plan, then wait."""
+        recorder = self.recorder
+        calls = [recorder.calls[n] for n in self.plan.numbers if n in recorder.calls]
+        if [c.kind for c in calls] != [c.kind for c in self.plan.calls]:
+            raise NotSupported(
+                "the network uses its weights in another way than on the first inputs of this kind; single examples have "
+                "gradients only where the network does not branch on its inputs"
+            )
+        out = output.logits if hasattr(output, "logits") else output
+        if isinstance(out, Tensor) and out.requires_grad:
+            out.register_hook(self._arrived_at_output)
+        given = [pytree.tree_map_only(Tensor, torch.detach, recorder.inputs[n]) for n in self.plan.numbers]
+        params = {k: p.detach() for k, p in self.weights.items()}
+        self.traced = Traced(
+            self.model, params, self.inputs, None, tuple(self.weights), self.plan, _count(self.examples), calls,  # type: ignore[arg-type]
+            given, 0, lambda columns: [s.unsqueeze(0) for s in self.slopes],
+        )  # fmt: skip
+        self.recorder = None  # type: ignore[assignment] # which holds on to what the pass computed
+
+    def _arrived_at_output(self, gradient: Tensor) -> None:
+        self.column = gradient.detach() if self.column is None else self.column + gradient.detach()
+        self._reached(gradient)
+
+    def _arrived(self, place: int, gradient: Tensor) -> None:
+        if self.finished or self.slopes[place] is not None:
+            raise NotSupported(
+                "backward came twice through one forward pass, and the parts of an example's gradient must be added up "
+                "before they are squared; add the losses up and call backward once"
+            )
+        if not self.counted:
+            self._reached(gradient)
+        if not self.begun:
+            self.begun = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._finish)  # type: ignore[attr-defined]
+        self.slopes[place] = gradient.detach()
+        self._look_at_once(place)
+
+    def _look_at_once(self, place: int) -> None:
+        """Measure a use whose weights are used nowhere else, so that a backward pass never holds all its gradients."""
+        assert self.traced is not None
+        names = self.alone[place]
+        if not names or len(names) < len(set(self.plan.calls[place].names)):
+            return
+        with torch.no_grad():
+            if self.optimizer.measure_use(self.traced, place, self.slopes[place], names):
+                self.seen.update(names)
+                self.traced.given[place] = None  # type: ignore[index]
+                self.slopes[place] = self.slopes[place].new_zeros(()).expand(self.slopes[place].shape)
+
+    def _finish(self) -> None:
+        """At the end of the backward pass: measure, and let go of everything."""
+        if self.finished:  # hooks of two devices may both have asked for it
+            return
+        assert self.traced is not None
+        self.finished = True
+        for i, slope in enumerate(self.slopes):
+            if slope is None:  # the loss does not depend on this use
+                dtype, device, shape = self.shapes[i]
+                self.slopes[i] = torch.zeros((), dtype=dtype, device=device).expand(shape)
+        column = self.column
+        if column is None:
+            if self.plan.fallback:
+                raise NotSupported(
+                    f"the gradients of {', '.join(sorted(self.plan.fallback))} are taken example by example, from that of "
+                    "the network's output; let the network return one tensor, or an object with .logits"
+                )
+            column = _count(self.examples)
+        with torch.no_grad():
+            rest = [k for k in self.weights if k not in self.seen]
+            self.optimizer.measure(self.traced, column.unsqueeze(0), rest)
+        if self.optimizer.witness is not None:
+            self.optimizer.witness.stand()
+        self.traced, self.slopes, self.column = None, [], None
+
+
+def _count(examples: int) -> Tensor:
+    """As many rows as there are examples, and no memory."""
+    return torch.zeros(()).expand(examples, 1)

@@ -1,0 +1,123 @@
+"""NaturalGradientVI: Bayes' rule in one step, optima of the bound, and precisions that stay positive."""
+
+import pytest
+import torch
+from tests.contract_cases import blobs, mlp, seeded
+from tests.inference.natural_gradient.test_updates import DELTA, NOISE, regression
+from torch import nn
+
+import plausible as pl
+from plausible.inference.natural_gradient.full import _full_step
+
+QUIET = {"progress": False, "device": "cpu"}
+
+
+def conjugate(temperature=1.0):
+    x, y = regression()
+    x = torch.cat([x, torch.ones(len(x), 1, dtype=torch.float64)], 1)
+    network = seeded(lambda: nn.Linear(3, 1)).double()
+    prior = pl.priors.Normal(scale=DELTA**-0.5)
+    model = pl.BayesianModel(network, pl.likelihoods.Normal(scale=NOISE), prior, temperature=temperature)
+    precision = (x.T @ x / NOISE**2 + DELTA * torch.eye(4, dtype=torch.float64)) / temperature
+    mean = torch.linalg.solve(precision, x.T @ y / NOISE**2 / temperature)
+    return model, (x[:, :3], y.unsqueeze(1)), mean, precision
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_one_full_step_of_size_one_on_a_conjugate_model_is_exact_bayes(temperature):
+    model, data, mean, precision = conjugate(temperature)
+    found = pl.fit(model, data, pl.NaturalGradientVI(learning_rate=1.0), steps=1, batch_size=40, **QUIET)
+    own = torch.cat([found.mean["weight"].flatten(), found.mean["bias"]])
+    torch.testing.assert_close(own, mean, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(found.covariance, torch.linalg.inv(precision), rtol=1e-10, atol=1e-10)
+
+
+def test_a_step_of_half_the_size_goes_half_of_the_way_in_precision():
+    model, data, _, precision = conjugate()
+    method = pl.NaturalGradientVI(learning_rate=0.5, schedule="constant")
+    found = pl.fit(model, data, method, steps=1, batch_size=40, **QUIET)
+    half = 0.5 * 40 * torch.eye(4, dtype=torch.float64) + 0.5 * precision
+    torch.testing.assert_close(torch.linalg.inv(found.covariance), half, rtol=1e-9, atol=1e-9)
+
+
+def test_the_diagonal_family_settles_at_the_best_independent_normal():
+    model, data, mean, precision = conjugate()
+    method = pl.NaturalGradientVI(family="diagonal", learning_rate=0.45, schedule="constant")
+    found = pl.fit(model, data, method, steps=150, batch_size=40, **QUIET)
+    scale = torch.cat([found.scale["weight"].flatten(), found.scale["bias"]])
+    torch.testing.assert_close(scale, precision.diagonal().rsqrt(), rtol=1e-8, atol=0)
+    own = torch.cat([found.mean["weight"].flatten(), found.mean["bias"]])
+    assert bool(((own - mean).abs() < 0.05 * scale).all())
+
+
+@pytest.mark.slow
+def test_it_finds_the_highest_bound_of_a_skew_density_that_is_not_concave():
+    def log_prob(params):  # a mixture's: between its two bumps it bends upwards
+        w = params["w"]
+        bumps = torch.stack([-0.5 * (w + 1.0) ** 2 / 0.5**2, -0.5 * (w - 1.2) ** 2 / 0.8**2])
+        return torch.logsumexp(bumps, 0).sum()
+
+    target = pl.LogDensity(log_prob, {"w": torch.tensor([-0.1], dtype=torch.float64)})
+    method = pl.NaturalGradientVI(learning_rate=0.1, num_samples=32)
+    found = pl.fit(target, None, method, steps=100, **QUIET)
+    mean, variance = float(found.mean["w"]), float(found.covariance)
+
+    def bound(m, v):  # by quadrature
+        z = torch.linspace(-8, 8, 401, dtype=torch.float64)
+        weight = torch.exp(-0.5 * z * z) / (2 * torch.pi) ** 0.5 * (z[1] - z[0])
+        values = torch.stack([log_prob({"w": (m + v**0.5 * t).reshape(1)}) for t in z])
+        return float((weight * values).sum() + 0.5 * torch.log(torch.tensor(v)))
+
+    here = bound(mean, variance)
+    for m, v in ((mean + 0.15, variance), (mean - 0.15, variance), (mean, 1.25 * variance), (mean, 0.8 * variance)):
+        assert bound(m, v) < here
+
+
+def test_the_precision_stays_positive_where_the_hessian_is_negative():
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(50):
+        root = torch.randn(5, 5, generator=rng, dtype=torch.float64)
+        wild = 100 * torch.randn(5, 5, generator=rng, dtype=torch.float64)
+        rate = torch.rand((), generator=rng, dtype=torch.float64)
+        found = _full_step(root @ root.T + 1e-3 * torch.eye(5).double(), wild + wild.T, rate)
+        assert float(torch.linalg.eigvalsh(found)[0]) > 0
+
+
+def test_a_step_along_negative_curvature_is_the_geodesic_of_lin_et_al():
+    start = torch.diag(torch.tensor([2.0, 3.0], dtype=torch.float64))
+    negative = -torch.diag(torch.tensor([1.0, 4.0], dtype=torch.float64))
+    rate = torch.tensor(0.4, dtype=torch.float64)
+    gap = start - negative
+    expected = start - rate * gap + 0.5 * rate**2 * gap @ torch.linalg.inv(start) @ gap
+    torch.testing.assert_close(_full_step(start, negative, rate), expected)
+
+
+def test_a_small_network_learns_with_correlations():
+    x, y = blobs(dtype=torch.float64)
+    model = pl.BayesianModel(mlp(torch.float64), pl.likelihoods.Categorical())
+    found = pl.fit(model, (x, y), pl.NaturalGradientVI(), steps=40, batch_size=50, **QUIET)
+    assert float((found.predict(x).probs.argmax(1) == y).double().mean()) > 0.8
+    scale = found.covariance.diagonal().sqrt()
+    correlations = found.covariance / scale / scale[:, None] - torch.eye(len(scale)).double()
+    assert float(correlations.abs().max()) > 0.3
+
+
+def test_a_network_too_large_for_its_hessian_is_refused_with_the_way_out():
+    model = pl.BayesianModel(nn.Linear(100, 100), pl.likelihoods.Categorical())
+    with pytest.raises(pl.NotSupported, match=r"10,100 unknowns needs 5 GiB; IVON, VOGN and ADVI"):
+        pl.fit(
+            model, (torch.zeros(4, 100), torch.zeros(4, dtype=torch.int64)), pl.NaturalGradientVI(), steps=1, **QUIET
+        )
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"family": "low-rank"}, "ADVI has a low-rank one"),
+        ({"learning_rate": 1.5}, r"learning_rate must lie in \(0, 1\], got 1.5"),
+        ({"num_samples": 0}, "num_samples must be a positive integer, got 0"),
+    ],
+)
+def test_a_setting_out_of_range_is_named(settings, match):
+    with pytest.raises((ValueError, pl.NotSupported), match=match):
+        pl.NaturalGradientVI(**settings)

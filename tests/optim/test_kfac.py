@@ -1,0 +1,121 @@
+"""K-FAC's optimisers against `fit`, a hand-written update of one layer, and the kinds of loops that users write."""
+
+import pytest
+import torch
+from tests.inference.natural_gradient.kronecker_cases import dense_covariance
+from tests.optim.cases import LOOPS, NOISE, N, assert_close, data, loop, make, mlp, model, weights
+from torch import nn
+
+import plausible as pl
+from plausible.weights.rng import Keys, run_key
+
+STEPS = 7  # the last of which looks at the curvature again, as that of `fit` does
+NUMBERS = {"lr": 0.1, "update_every": 3, "damping": 0.01, "curvature_decay": 0.6, "trust": 0.05}
+FITTED = pl.KFAC(
+    learning_rate=0.1, update_every=3, damping=0.01, curvature_decay=0.6, trust=0.05, schedule="constant",
+    curvature="empirical-fisher",
+)  # fmt: skip
+
+
+def convolutional() -> nn.Module:
+    torch.manual_seed(2)
+    layers = nn.Unflatten(1, (1, 3)), nn.Conv1d(1, 2, 2, bias=False), nn.GroupNorm(1, 2), nn.Flatten(), nn.Linear(4, 1)
+    return nn.Sequential(*layers).double()
+
+
+@pytest.mark.parametrize("make_network", [mlp, convolutional])
+def test_a_hand_written_loop_gives_the_posterior_of_fit(make_network):
+    network = make_network()
+    prior = pl.priors.Normal(scale=2.0**-0.5)
+    expected = pl.fit(model(network, prior=prior), data(), FITTED, steps=STEPS, batch_size=N, progress=False)
+    optimizer = pl.optim.KFAC(network, num_data=N, prior_precision=2.0, **NUMBERS)
+    loop(optimizer, *data(), steps=STEPS)
+    found = optimizer.posterior(model(network, prior=prior))
+    assert_close(found.mean, expected.mean, 1e-9)
+    torch.testing.assert_close(dense_covariance(found), dense_covariance(expected), rtol=1e-8, atol=1e-12)
+    assert_close({"": found.predict(data()[0]).mean}, {"": expected.predict(data()[0]).mean}, 1e-7)
+
+
+@pytest.mark.parametrize("name", ["KFAC", "NoisyKFAC"])
+def test_every_kind_of_loop_and_both_reductions_make_the_same_steps(name):
+    networks = {style: mlp() for style in [*LOOPS, "sum"]}
+    for style, network in networks.items():
+        optimizer = make(name, network, reduction="sum" if style == "sum" else "mean")
+        if style == "sum":
+            loop(optimizer, *data(), reduction="sum")
+        else:
+            LOOPS[style](optimizer, *data())
+    for network in networks.values():
+        assert_close(weights(network), weights(networks["sampled"]), 1e-10)
+
+
+def test_a_noisy_step_is_the_published_update_with_the_prior_in_the_curvature():
+    """One layer: q = N(μ, (g A + δ I)⁻¹), whose symmetric root times the step's normals is the draw."""
+    torch.manual_seed(0)
+    network = nn.Linear(3, 1).double()
+    optimizer = pl.optim.NoisyKFAC(
+        network, num_data=N, lr=0.3, momentum=0.5, curvature_decay=0.6, damping=0.02, update_every=1, trust=None,
+        prior_precision=2.0, seed=5,
+    )  # fmt: skip
+    x, y = data()
+    design = torch.cat([x, torch.ones(N, 1).double()], 1)
+    mean = torch.cat([network.weight[0], network.bias]).detach().clone()
+    unit, momentum, g = torch.eye(4).double(), torch.zeros(4).double(), torch.zeros(()).double()
+    inputs = design.T @ design / N
+    for step in range(4):
+        rng = Keys(run_key(5), torch.tensor(step))
+        noise = rng.normal_like({"weight": network.weight, "bias": network.bias})
+        z = torch.cat([noise["weight"][0], noise["bias"]]).detach()
+        values, vectors = torch.linalg.eigh(g * inputs + 2.0 * unit)
+        draw = mean + (vectors * values.rsqrt()) @ vectors.T @ z if step else mean
+        slopes = (y[:, 0] - design @ draw) / NOISE**2
+        share = max(1 / (step + 1), 0.4)
+        g = g + share * (slopes.square().sum() - g)
+        momentum = 0.5 * momentum + 0.5 * (design.T @ slopes - 2.0 * mean)
+        damped = g * inputs + (2.0 + 0.02 * N) * unit
+        mean = mean + 0.3 * torch.linalg.solve(damped, momentum) / (1 - 0.5 ** (step + 1))
+    loop(optimizer, x, y, steps=4)
+    found = torch.cat([network.weight[0], network.bias]).detach()
+    torch.testing.assert_close(found, mean, rtol=1e-10, atol=1e-12)
+    posterior = optimizer.posterior(model(network))
+    torch.testing.assert_close(dense_covariance(posterior), torch.linalg.inv(g * inputs + 2.0 * unit))
+
+
+def test_passes_between_two_looks_are_not_recorded():
+    optimizer = make("KFAC", mlp(), update_every=3)
+    looked = []
+    for _ in range(8):
+        looked.append(optimizer.measures)
+        loop(optimizer, *data(), steps=1)
+        assert bool(optimizer.ledger.done.tensors) is False
+    assert looked == [True, True, True, True, False, False, True, False]
+
+
+def test_a_curvature_that_is_not_finite_is_left_out_and_said(caplog):
+    network = mlp()
+    optimizer = make("KFAC", network, update_every=1)
+    x, y = data()
+    loop(optimizer, x, y, steps=2)
+    before = {k: {n: t.clone() for n, t in own.items()} for k, own in optimizer.factors()["blocks"].items()}
+    loop(optimizer, x, y * float("inf"), steps=1)
+    assert "curvature of step 2 is not finite" in caplog.text
+    for k, own in optimizer.factors()["blocks"].items():
+        assert all(torch.equal(own[n], before[k][n]) for n in own)
+    with pytest.raises(FloatingPointError, match="not finite"):
+        optimizer.posterior(model(network))
+
+
+def test_there_is_no_posterior_before_the_first_step():
+    network = mlp()
+    with pytest.raises(RuntimeError, match="no step yet"):
+        make("NoisyKFAC", network).posterior(model(network))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [({"momentum": 1.0}, "momentum must lie"), ({"curvature_decay": -0.1}, "curvature_decay must lie"),
+     ({"damping": -1.0}, "damping must not"), ({"update_every": 0}, "update_every must"), ({"trust": 0.0}, "trust must")],
+)  # fmt: skip
+def test_numbers_out_of_range_are_errors_that_say_so(numbers, message):
+    with pytest.raises(ValueError, match=message):
+        pl.optim.KFAC(mlp(), num_data=N, **numbers)

@@ -1,0 +1,253 @@
+"""Squares of single examples' gradients, from the user's own backward pass, beside one backward pass per example."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+import plausible as pl
+from plausible.curvature import second_moments
+
+N = 6
+
+
+class Einsum(nn.Module):
+    """A weight in an operation that no rule knows."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 3)
+        self.odd = nn.Parameter(torch.randn(2, 3))
+
+    def forward(self, x):
+        return torch.einsum("bi,oi->bo", self.inner(x).tanh(), self.odd)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.layer(torch.tanh(self.layer(x)))))
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(7, 4)
+        self.layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True)
+        self.last = nn.Linear(4, 2)
+
+    def forward(self, tokens, scale=1.0):
+        return scale * self.last(self.layer(self.embedding(tokens)).mean(1))
+
+
+class InPlace(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(12, 2))
+
+    def forward(self, x):
+        return self.body(x.reshape(-1, 1, 2, 2))
+
+
+NETWORKS = {
+    "linear layers": lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)),
+    "a layer used twice": Tied,
+    "an operation without a rule": Einsum,
+    "a convolution and an activation in place": InPlace,
+    "attention": Attention,
+}
+
+
+def made(name):
+    torch.manual_seed(0)
+    network = NETWORKS[name]().double()
+    x = torch.randint(7, (N, 5)) if name == "attention" else torch.randn(N, 4, dtype=torch.float64)
+    return network, x, torch.randint(2, (N,))
+
+
+def brute_force(network, x, y):
+    """Σᵢ gᵢ² / N."""
+    found = {k: torch.zeros_like(p) for k, p in network.named_parameters()}
+    for i in range(N):
+        loss = nn.functional.cross_entropy(network(x[i : i + 1]), y[i : i + 1])
+        gradients = torch.autograd.grad(loss, list(network.parameters()))
+        for (k, _), g in zip(network.named_parameters(), gradients, strict=True):
+            found[k] += g**2 / N
+    return found
+
+
+def curvature(optimizer):
+    """After the first step s is the mean square of its batch."""
+    return {k: optimizer.state[p]["curvature"] for k, p in optimizer.weights().items()}
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for k, v in expected.items():
+        torch.testing.assert_close(found[k], v, rtol=1e-9, atol=1e-14, msg=lambda m, k=k: f"{k}: {m}")
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_squares_are_those_of_one_example_after_the_other(name, reduction):
+    network, x, y = made(name)
+    expected = brute_force(network, x, y)
+    optimizer = pl.optim.OGN(network, num_data=N, reduction=reduction)
+    nn.functional.cross_entropy(network(x), y, reduction=reduction).backward()
+    optimizer.step()
+    assert_same(curvature(optimizer), expected)
+
+
+@pytest.mark.parametrize("name", ["linear layers", "an operation without a rule"])
+def test_micro_batches_have_the_squares_of_the_whole(name):
+    network, x, y = made(name)
+    expected = brute_force(network, x, y)
+    optimizer = pl.optim.OGN(network, num_data=N)
+    for rows in (slice(0, 2), slice(2, 4), slice(4, 6)):
+        (nn.functional.cross_entropy(network(x[rows]), y[rows]) / 3).backward()
+    optimizer.step()
+    assert_same(curvature(optimizer), expected)
+
+
+def test_a_batch_norm_in_training_and_dropout_have_the_squares_of_the_engine():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 2)).double()
+    x, y = torch.randn(N, 1, 4, 4, dtype=torch.float64), torch.randint(2, (N,))
+    model = pl.BayesianModel(network, pl.likelihoods.Categorical()).bound(training=True, num_data=float(N))
+    expected = {
+        k: v / N for k, v in second_moments(model, model.init(), (x, y, torch.ones(N, dtype=torch.float64))).items()
+    }
+    optimizer = pl.optim.OGN(network, num_data=N)
+    nn.functional.cross_entropy(network(x), y).backward()
+    optimizer.step()
+    assert_same(curvature(optimizer), expected)
+    assert network[1].num_batches_tracked == 1
+
+
+def test_dropout_is_the_users_own():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2)).double()
+    x, y = torch.randn(N, 4, dtype=torch.float64), torch.randint(2, (N,))
+    optimizer = pl.optim.OGN(network, num_data=N)
+    seen = []
+    network[1].register_forward_hook(lambda module, args, out: seen.append(out.detach()))
+    out = network(x)
+    loss = nn.functional.cross_entropy(out, y)
+    loss.backward()
+    optimizer.step()
+    residual = out.detach().softmax(1) - nn.functional.one_hot(y, 2)
+    expected = torch.einsum("no,ni->oi", residual**2, seen[0] ** 2) / N
+    torch.testing.assert_close(curvature(optimizer)["2.weight"], expected)
+
+
+def test_arguments_without_examples_and_by_name_are_passed_on():
+    network, x, y = made("attention")
+    optimizer = pl.optim.OGN(network, num_data=N)
+    expected = brute_force(network, x, y)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(network(tokens=x, scale=1.0), y).backward()
+    optimizer.step()
+    assert_same(curvature(optimizer), expected)
+
+
+def test_passes_that_cannot_be_differentiated_are_not_recorded():
+    network, x, y = made("linear layers")
+    optimizer = pl.optim.OGN(network, num_data=N)
+    with torch.no_grad():
+        network(x)
+    with torch.inference_mode():
+        network(x)
+    network(x)  # and no backward pass
+    expected = brute_force(network, x, y)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(network(x), y).backward()
+    assert optimizer.ledger.now.examples == N
+    optimizer.step()
+    assert_same(curvature(optimizer), expected)
+
+
+def test_what_a_pass_recorded_is_let_go_of():
+    network, x, y = made("linear layers")
+    optimizer = pl.optim.OGN(network, num_data=N)
+    seen = []
+    network[1].register_forward_hook(lambda module, args, out: seen.append(weakref.ref(out)))
+    for backward in (True, False):
+        loss = nn.functional.cross_entropy(network(x), y)
+        if backward:
+            loss.backward()
+        del loss
+        gc.collect()
+        assert seen[-1]() is None
+    assert optimizer.ledger.now.examples == N
+
+
+def test_an_exception_in_the_network_stops_the_recording():
+    network, x, y = made("linear layers")
+    optimizer = pl.optim.OGN(network, num_data=N)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        network(torch.randn(N, 5, dtype=torch.float64))
+    expected = brute_force(network, x, y)
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(network(x), y).backward()
+    optimizer.step()
+    assert_same(curvature(optimizer), expected)
+
+
+def test_going_back_twice_through_a_pass_is_refused():
+    network, x, y = made("linear layers")
+    pl.optim.OGN(network, num_data=N)  # gone at once, and its hooks with it
+    optimizer = pl.optim.OGN(network, num_data=N)
+    loss = nn.functional.cross_entropy(network(x), y)
+    loss.backward(retain_graph=True)
+    with pytest.raises(pl.NotSupported, match="twice"):
+        loss.backward()
+    assert optimizer.ledger.now.examples == N
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Linear(4, 2), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.one(x) if x.sum() > 0 else self.other(x)
+
+
+def test_a_network_that_branches_is_refused_where_it_takes_another_way():
+    network = Branching()
+    optimizer = pl.optim.OGN(network, num_data=N)
+    network(torch.ones(N, 4)).sum().backward()
+    with pytest.raises(pl.NotSupported, match="branch"):
+        network(-torch.ones(N, 4))
+    optimizer.zero_grad()
+
+
+def test_a_layer_that_mixes_examples_is_named():
+    class Mixing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, x):
+            out = self.layer(x)
+            return out - out.mean(0)
+
+    network = Mixing()
+    optimizer = pl.optim.OGN(network, num_data=N)
+    with pytest.raises(pl.NotSupported, match=r"layer\.weight"):
+        network(torch.randn(N, 4))
+    assert optimizer.ledger.now.examples == 0
+
+
+def test_running_the_layers_behind_the_networks_back_is_an_error_that_says_so():
+    network, x, y = made("linear layers")
+    optimizer = pl.optim.OGN(network, num_data=N)
+    nn.functional.cross_entropy(network[2](network[1](network[0](x))), y).backward()
+    with pytest.raises(RuntimeError, match=r"network\(inputs\)"):
+        optimizer.step()
