@@ -42,7 +42,7 @@ ENTRIES = (
         name="ivon",
         class_name="IVON",
         paper="Shen et al. (2024)",
-        summary="Independent normals at the cost of Adam, with the curvature from gradients at draws.",
+        summary="Independent normals, with the curvature from gradients at draws.",
         bibtex="""\
 @inproceedings{shen2024variational,
   title     = {Variational Learning is Effective for Large Deep Networks},

@@ -34,7 +34,7 @@ class IVON(Method):
         h ← β₂ h + (1 − β₂) ĥ + ½ (1 − β₂)² (h − ĥ)² / (h + δ/N)
         μ ← μ − α (h₀ + δ/N) (m / (1 − β₁ᵗ) + δ/N μ) / (h + δ/N)
 
-    with ℓ̄ the mean negative log likelihood and δ the prior's precision. It costs what Adam costs, and where it settles is
+    with ℓ̄ the mean negative log likelihood and δ the prior's precision. It needs gradients alone, and where it settles is
     the best independent normal, 1 / σ² = E_q[−∂² log p(w, D)]. An unknown noise scale is one more normal, whose prior acts
     through its slope.
 
@@ -73,11 +73,10 @@ class IVON(Method):
         bearable = BIAS * self.num_samples / model.steps_per_epoch
         forgotten = min(FASTEST, FORGETTING / max(1, num_steps), bearable)
         initial = INITIAL if self.initial_curvature is None else self.initial_curvature
+        rate = self.learning_rate
         return replace(
             self,
-            learning_rate=NATURAL / float(_first_metric(model, model.start, initial))
-            if self.learning_rate is None
-            else self.learning_rate,
+            learning_rate=NATURAL / float(_first_metric(model, model.start, initial)) if rate is None else rate,
             curvature_decay=1 - forgotten if self.curvature_decay is None else self.curvature_decay,
             initial_curvature=initial,
         )

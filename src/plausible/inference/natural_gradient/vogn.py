@@ -19,9 +19,8 @@ from .example_moments import mean_moments, refuse_bare_density
 from .gaussian_prior import GaussianPrior, deviations, displaced, scattered
 from .settings import check_settings, number
 
-LOOSEST = (
-    1.0  # least precision that a weight without a prior is given in the metric, where the data give it none either
-)
+# Least precision of a weight in the metric, where it has no prior and the data say nothing of it either.
+LOOSEST = 1.0
 RATE = 0.1  # of learning_rate / (1 − momentum), for None
 FORGETTING, SLOWEST, FASTEST = 10.0, 1e-3, 0.1  # how often a run holds the memory of s, and bounds on β₂, for None
 
