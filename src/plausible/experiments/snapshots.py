@@ -59,6 +59,14 @@ class Snapshots(Method):
         """The base's."""
         return self.base.adapt(model, state, step)
 
+    def probed_steps(self, num_steps: int) -> Sequence[int]:
+        """The base's."""
+        return self.base.probed_steps(num_steps)
+
+    def probe(self, model: Any, state: dict[str, Any], batch: Any, rng: Keys) -> dict[str, Any]:
+        """The base's."""
+        return self.base.probe(model, state, batch, rng)
+
     def kept_steps(self, num_steps: int) -> Sequence[int]:
         """The ends of equal parts of the run."""
         return sorted({round((part + 1) * num_steps / self.count) - 1 for part in range(self.count)})

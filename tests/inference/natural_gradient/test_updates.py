@@ -160,7 +160,7 @@ def test_without_curvature_and_without_a_prior_vogn_stands_still_and_stays_finit
 
 @pytest.mark.parametrize(("draws", "clip"), [(1, None), (4, None), (1, 0.5)])
 def test_a_hundred_steps_of_ivon_are_those_of_its_authors_given_the_same_noise(draws, clip):
-    ivon = pytest.importorskip("ivon", reason="ivon-opt is not installed; it is compared with, never depended on")
+    ivon = pytest.importorskip("ivon", reason="ivon-opt is not installed")
     x, y = regression()
     weight = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
     settings = {} if clip is None else {"clip_radius": clip}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -64,6 +65,15 @@ class OGN(Method):
         """Mean, momentum and curvature."""
         zeros = lambda: {k: torch.zeros_like(w) for k, w in params.items()}  # noqa: E731
         return {"params": params, "momentum": zeros(), "curvature": zeros()}
+
+    def probed_steps(self, num_steps: int) -> Sequence[int]:
+        """Before the first: which rule squares a layer's gradients is found by reading tensors back, as no step may."""
+        return (0,)
+
+    def probe(self, model: Any, state: dict[str, Any], batch: Any, rng: Keys) -> dict[str, Any]:
+        """Let the rules be found."""
+        mean_moments(model, [state["params"]], batch, GaussianPrior.of(model, state["params"]))
+        return state
 
     def step(
         self, model: Any, state: dict[str, Any], batch: Any, rng: Keys
