@@ -75,6 +75,11 @@ def test_a_score_with_an_aim_is_better_the_nearer_it_is_on_either_side():
     assert standard_errors_better(Estimate(0.60, 0.01), column, 0.70) == pytest.approx(-6.0)
 
 
+def test_where_neither_way_is_better_no_difference_is_called_one():
+    column = Column(heading="", form=".2f", better="neither", meaning="")
+    assert math.isnan(standard_errors_better(Estimate(2.0, 0.5), column, 3.0))
+
+
 @pytest.mark.parametrize(("better", "aim"), [("near", None), ("low", 0.5)])
 def test_an_aim_goes_with_near_alone(better, aim):
     with pytest.raises(ValueError, match='aim goes with better="near"'):

@@ -189,8 +189,10 @@ def estimate(scores: Sequence[float]) -> Estimate:
 def standard_errors_better(ours: Estimate, column: Column, value: float, error: float = 0.0) -> float:
     """By how many standard errors ours is better than the published value; negative where it is worse.
 
-    The standard error is that of the difference; a paper that gives none counts as exact.
+    The standard error is that of the difference; a paper that gives none counts as exact. NaN where neither way is better.
     """
+    if column.better == "neither":
+        return math.nan
     if column.aim is not None:
         gain = abs(value - column.aim) - abs(ours.mean - column.aim)
     else:
