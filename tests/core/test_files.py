@@ -265,3 +265,12 @@ def test_a_network_of_another_precision_is_refused(tmp_path):
     pl.posteriors.Delta(of, of.init()).save(tmp_path / "a.plausible")
     with pytest.raises(ValueError, match=r"holds torch.float64 .* network.to\(torch.float64\)"):
         pl.load(tmp_path / "a.plausible", nn.Linear(2, 1))
+
+
+def test_expanded_and_shared_memory_is_written_as_what_it_holds(tmp_path):
+    """As of a network with norm statistics that lies in memory which processes share, under a chain of one draw."""
+    lone, shared = torch.tensor(7), torch.arange(3.0).share_memory_()
+    tensors = {"a": lone.expand(1), "b": lone.expand(2), "c": shared, "d": shared, "e": shared.expand(1, 3)}
+    container.write(tmp_path / "file", tensors, {"kind": "posterior"})
+    found, _ = container.read(tmp_path / "file", "posterior")
+    assert found.keys() == tensors.keys() and all(torch.equal(found[k], t) for k, t in tensors.items())

@@ -107,6 +107,22 @@ def test_a_new_run_removes_the_draws_of_the_old_one_when_its_first_checkpoint_is
     assert new != old
 
 
+def test_draws_of_other_runs_stay_whatever_their_names_have_in_common(no_memory, tmp_path):
+    others = [tmp_path / "run1.ckpt.draws-0", tmp_path / "run.ckpt.draws-0"]
+    own = tmp_path / "run[1].ckpt.draws-0"
+    for folder in (*others, own):
+        folder.mkdir()
+    mapped.MappedFolder(tmp_path / "run[1].ckpt").remove_others()
+    assert sorted(tmp_path.iterdir()) == sorted(others)
+
+
+def test_a_mixture_is_where_its_chains_draws_are_used(no_memory):
+    chains = fit(num_modes=2)
+    for chain in chains.components:
+        chain.runs_on = torch.device("meta")  # as a run on a GPU says it, whose draws lie in files
+    assert chains.device == torch.device("meta")
+
+
 @pytest.mark.parametrize("damage", ["missing", "short", "changed"])
 def test_a_damaged_file_of_draws_is_found_before_a_run_goes_on(damage, no_memory, tmp_path):
     setting = pl.Checkpoint(tmp_path / "run.ckpt", every_steps=3)

@@ -59,8 +59,12 @@ def test_a_product_that_all_chains_share_a_factor_of_becomes_one_product():
 
 @pytest.mark.parametrize(
     ("product", "shapes"),
-    [(torch.bmm, ((3, 30, 4), (3, 4, 5))), (shared_product, ((4, 3), (3, 3, 5)))],
-    ids=["own-factors", "few-examples"],
+    [
+        (torch.bmm, ((3, 30, 4), (3, 4, 5))),
+        (shared_product, ((4, 3), (3, 3, 5))),
+        (lambda row, weights: torch.bmm(row.expand(3, 30, 4), weights), ((1, 4), (3, 4, 5))),
+    ],
+    ids=["own-factors", "few-examples", "one-row-repeated"],
 )
 def test_other_products_are_left_alone(product, shapes):
     graph = traced(product, *shapes).graph

@@ -167,3 +167,16 @@ def test_a_chunked_run_resumes_to_the_same_bits_and_refuses_other_chunks(data, s
         pl.fit(model(), data, SAMPLERS[2], resume=True, **settings)
     monkeypatch.setattr(whole_data, "PASS_BUDGET", budget)
     assert_same_bits(expected, pl.fit(model(), data, SAMPLERS[2], resume=True, **settings))
+
+
+class Squeezed(nn.Sequential):
+    """A network that forgets the axis of a lone example."""
+
+    def forward(self, x):
+        return super().forward(x).squeeze()
+
+
+def test_a_network_need_not_run_on_a_lone_example():
+    model = pl.BayesianModel(Squeezed(nn.Linear(3, 1)).double(), pl.likelihoods.Normal(scale=0.5))
+    chain = pl.fit(model, (X, Y.squeeze()), SAMPLERS[0], steps=4, **QUIET)
+    assert len(chain) == 2

@@ -81,6 +81,17 @@ def test_the_snapshots_gradient_is_that_of_all_data():
     torch.testing.assert_close(flat(memory["slope"]), flat(bound.slope(bound.init(), data)[1]))
 
 
+def test_a_batch_of_examples_without_weight_has_no_share_in_the_snapshots_gradient():
+    bound, _, (x, y) = regression_model(n=40)
+    weights = torch.ones(40, dtype=x.dtype)
+    weights[8:24] = 0.0  # two whole batches of a sweep, which takes the data in order
+    source = make_source(bound, (x, y, weights), batch_size=8, seed=0, device=torch.device("cpu"))
+    bound = bound.bound(num_data=source.num_data)
+    memory, _ = filled("svrg", bound, source, bound.init())
+    seen = weights > 0
+    torch.testing.assert_close(flat(memory["slope"]), flat(bound.slope(bound.init(), (x[seen], y[seen]))[1]))
+
+
 @pytest.mark.parametrize("name", ["svrg", "saga"])
 def test_the_variance_falls_tenfold_near_a_place_seen_at_equal_gradient_evaluations(name):
     """A reduced batch of 8 costs up to 3 × 8 gradients (two, and a sweep's share), so it meets plain batches of 24."""

@@ -119,3 +119,20 @@ def test_there_is_no_posterior_before_the_first_step():
 def test_numbers_out_of_range_are_errors_that_say_so(numbers, message):
     with pytest.raises(ValueError, match=message):
         pl.optim.KFAC(mlp(), num_data=N, **numbers)
+
+
+@pytest.mark.parametrize("name", ["KFAC", "NoisyKFAC"])
+def test_the_state_of_a_half_precision_network_goes_on_to_the_bit(name):
+    x, y = data(torch.bfloat16)
+    network, again = mlp(torch.bfloat16), mlp(torch.bfloat16)
+    optimizer = make(name, network, update_every=1)
+    loop(optimizer, x, y, steps=3)
+    twin = make(name, again, update_every=1)
+    again.load_state_dict(network.state_dict())
+    twin.load_state_dict(optimizer.state_dict())
+    for known, loaded in zip(optimizer.factors()["blocks"].values(), twin.factors()["blocks"].values(), strict=True):
+        for what in ("rows", "columns"):
+            assert torch.equal(known[what], loaded[what]) and known[what].data_ptr() != loaded[what].data_ptr()
+    loop(optimizer, x, y, steps=3)
+    loop(twin, x, y, steps=3)
+    assert all(torch.equal(a, b) for a, b in zip(network.parameters(), again.parameters(), strict=True))

@@ -474,6 +474,21 @@ def test_a_weight_that_no_pattern_of_the_prior_matches_is_named():
         pl.optim.IVON(mlp(), num_data=N, prior_precision={"2.*": 1.0})
 
 
+def test_a_pattern_of_the_prior_that_matches_no_weight_is_named():
+    with pytest.raises(ValueError, match=r"'bias', which matches none of 0\.weight"):
+        pl.optim.IVON(mlp(), num_data=N, prior_precision={"bias": 0.0, "*": 1.0})
+
+
+@every
+def test_a_sparse_gradient_is_refused_with_the_way_out(name):
+    network = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Flatten(), nn.Linear(6, 1))
+    optimizer = make(name, network)
+    with pytest.raises(RuntimeError, match=r"gradient of 0\.weight is sparse; build the layer with sparse=False"):
+        with optimizer.sampled():
+            network(torch.arange(10).reshape(5, 2) % 5).square().mean().backward()
+        optimizer.step()
+
+
 # --- the answer ---
 
 
@@ -496,6 +511,15 @@ def test_the_posterior_is_the_same_while_a_draw_is_held(name):
     found = optimizer.posterior(model(mlp()))
     assert_equal(found.mean, expected.mean)
     assert_equal(found.scale, expected.scale)
+
+
+@sampling
+def test_the_posterior_is_the_same_inside_a_context(name):
+    optimizer = stepped(name)
+    expected = optimizer.posterior(model(optimizer.network))
+    with optimizer.sampled():
+        found = optimizer.posterior(model(mlp()))
+    assert_equal(found.mean, expected.mean)
 
 
 def test_a_model_of_other_weights_is_refused():
@@ -585,6 +609,7 @@ def test_an_optimiser_that_is_gone_leaves_no_hooks():
         ({"prior_precision": -1.0}, "prior_precision"),
         ({"betas": (1.0, 0.9)}, "betas"),
         ({"num_samples": 0}, "num_samples"),
+        ({"betas": (0.9, 0.5), "tempering": 4.0}, "tempering 4.0 must be at most"),
     ],
 )
 def test_numbers_out_of_range_are_errors_that_say_so(numbers, message):

@@ -18,6 +18,7 @@ from .method import Method
 from .model import PRECISIONS, BayesianModel
 from .posteriors import Mixture, Posterior
 from .run import Run
+from .surroundings import current_device
 from .target import Target
 
 
@@ -84,13 +85,14 @@ def fit(
     place = _device(device)
     target = _bound(model, base, precision)
     source = make_source(target, data, batch_size=batch_size, seed=seed, device=place, num_data=num_data)
-    run = Run(
-        target, [base], source, modes=modes, seeds=[seed] * modes, keys=run_keys(seed, modes, device=place), device=place,
-        epochs=epochs, steps=steps, init=init, augment=augment, checkpoint=checkpoint, resume=resume,
-        callbacks=callbacks, progress=progress, compile=compile, vectorise=vectorise, deterministic=deterministic,
-        validation=_validation_source(target, validation, batch_size, place), precision=precision,
-    )  # fmt: skip
-    posteriors = run.go()
+    with current_device(place):
+        run = Run(
+            target, [base], source, modes=modes, seeds=[seed] * modes, keys=run_keys(seed, modes, device=place),
+            device=place, epochs=epochs, steps=steps, init=init, augment=augment, checkpoint=checkpoint, resume=resume,
+            callbacks=callbacks, progress=progress, compile=compile, vectorise=vectorise, deterministic=deterministic,
+            validation=_validation_source(target, validation, batch_size, place), precision=precision,
+        )  # fmt: skip
+        posteriors = run.go()
     return posteriors[0] if modes == 1 and own_modes is None else Mixture(posteriors)
 
 
@@ -145,12 +147,14 @@ def fit_many(
     ]
     source: Source = Stacked(parts) if lists["data"] or (lists["seed"] and not methods[0].full_batch) else parts[0]
     keys = torch.stack([run_key(s, 0) for s in seeds]).to(place)
-    run = Run(
-        target, methods, source, modes=count, seeds=seeds, keys=keys, device=place, epochs=epochs, steps=steps, init=init,
-        augment=augment, checkpoint=checkpoint, resume=resume, callbacks=callbacks, progress=progress, compile=compile,
-        vectorise=vectorise, deterministic=deterministic, validation=None, precision=precision, separate=True,
-    )  # fmt: skip
-    return run.go()
+    with current_device(place):
+        run = Run(
+            target, methods, source, modes=count, seeds=seeds, keys=keys, device=place, epochs=epochs, steps=steps,
+            init=init, augment=augment, checkpoint=checkpoint, resume=resume, callbacks=callbacks, progress=progress,
+            compile=compile, vectorise=vectorise, deterministic=deterministic, validation=None, precision=precision,
+            separate=True,
+        )  # fmt: skip
+        return run.go()
 
 
 # --- what fit is told ---

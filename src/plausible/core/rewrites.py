@@ -84,8 +84,9 @@ def _unexpanded(node: fx.Node) -> fx.Node:
 
 
 def _is_shared(node: fx.Node) -> bool:
-    """Whether all chains have the same matrix here."""
-    return node.target is aten.expand.default and node.args[0].meta["val"].dim() == 2  # type: ignore[union-attr]
+    """Whether all chains have the same matrix here, whole: one row that is repeated has another shape."""
+    expanded = node.target is aten.expand.default and node.meta["val"].dim() == 3
+    return expanded and node.args[0].meta["val"].shape == node.meta["val"].shape[1:]  # type: ignore[union-attr]
 
 
 def _replace(graph: fx.Graph, node: fx.Node, form: Callable[..., Tensor], arguments: list[fx.Node]) -> None:

@@ -1,4 +1,4 @@
-"""What a run changes about Python and torch while it lasts: who hears Ctrl-C, and which kernels may be taken."""
+"""What a run changes about Python and torch while it lasts: who hears Ctrl-C, which GPU is current, which kernels run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def interrupts() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         pressed.append(True)
 
-    if threading.current_thread() is not threading.main_thread():
+    foreign = signal.getsignal(signal.SIGINT) is None  # of a program that Python is a part of; it could not be put back
+    if foreign or threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     before = signal.signal(signal.SIGINT, note)
@@ -37,9 +38,14 @@ def deterministic_algorithms(wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         return
-    before = torch.are_deterministic_algorithms_enabled()
+    before, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
+        torch.use_deterministic_algorithms(before, warn_only=warns)
+
+
+def current_device(device: torch.device) -> Any:
+    """Make a GPU the current one: streams, graphs and Triton's kernels go there, wherever tensors are."""
+    return torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext()

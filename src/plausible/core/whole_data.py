@@ -71,11 +71,11 @@ def _bytes_per_example(model: BayesianModel, source: Source, device: torch.devic
     block = next(iter(source.some_inputs(2)))
     params = {k: v.to(device) for k, v in model.start.items()}
     total, outputs = [], 0
-    for count in (1, 2):
+    for count in (2, 3):  # a network may squeeze the axis of a lone example
         few = batches.place(batches.rows(block, torch.arange(count) % batches.length(block)), device)
         with torch.no_grad(), forked(0x6368756E6B, devices=[device]), Footprint() as footprint:
             out = model.bound(training=False).outputs(params, few)
         total.append(footprint.total)
-        outputs = out[:1].numel() * out.element_size()
+        outputs = out.numel() // count * out.element_size()
     held = sum(t[:1].numel() * t.element_size() for t in pytree.tree_leaves(block))
     return held, held + KEPT * (total[1] - total[0]) + OF_LIKELIHOOD * outputs

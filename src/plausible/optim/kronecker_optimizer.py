@@ -151,6 +151,11 @@ class KroneckerOptimizer(BayesianOptimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on as the optimiser did whose state it is."""
         super().load_state_dict(state_dict)
+        # torch rounds a state to the type of its weight, but factors of a half-precision network are sums in float32.
+        numbers = [n for g in state_dict["param_groups"] for n in g["params"]]
+        for number, p in zip(numbers, [p for g in self.param_groups for p in g["params"]], strict=True):
+            for what in {"rows", "columns", "diagonal"} & self.state[p].keys() if p.element_size() < 4 else ():
+                self.state[p][what] = state_dict["state"][number][what].to(p.device, copy=True)
         self._made.clear()
 
     # --- the step ---

@@ -306,7 +306,9 @@ class BayesianOptimizer(Optimizer):
         return {k: p for g in self.param_groups for k, p in group_weights(g).items()}
 
     def means(self) -> Weights:
-        """The means: the network's weights, unless a draw is held there."""
+        """The means: the network's weights, unless a draw is there."""
+        if self.ledger.mean is not None:
+            return dict(self.ledger.mean)
         return {k: self.state[p]["mean"] if self.held else p for k, p in self.weights().items()}
 
     def _set(self, name: str, value: Any) -> None:
@@ -377,6 +379,8 @@ def _grouped(names: Mapping[str, Tensor], precision: float | Mapping[str, float]
     left, groups = dict(names), []
     for pattern, value in table.items():
         require(value >= 0, f"prior_precision must not be negative, got {value} for {pattern!r}")
+        if not any(fnmatchcase(k, pattern) for k in names):
+            raise ValueError(f"prior_precision has the pattern {pattern!r}, which matches none of {', '.join(names)}")
         covered = {k: p for k, p in left.items() if fnmatchcase(k, pattern)}
         left = {k: p for k, p in left.items() if k not in covered}
         if covered:

@@ -70,6 +70,9 @@ class Recordings:
         told = tuple((k, v if isinstance(v, bool | str) else type(v)) for k, v in others.items())
         signature = (names, network.training, like.device, like.dtype, shapes, str(spec), told)
         if signature not in self._plans:
+            for name, layer in network.named_modules():
+                if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse and f"{name}.weight" in names:
+                    raise RuntimeError(f"the gradient of {name}.weight is sparse; build the layer with sparse=False")
             # The likelihood is never asked: a plan is about the network alone.
             model = BayesianModel(_told(network, others), Categorical(), parameters=lambda name: name in names)
             model = model.bound(training=network.training)

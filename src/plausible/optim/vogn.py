@@ -37,6 +37,10 @@ class OnlineGaussNewton(BayesianOptimizer):
         require(all(0 <= b < 1 for b in betas), f"betas must be in [0, 1), got {betas}")
         require(damping >= 0, f"damping must not be negative, got {damping}")
         require(tempering > 0, f"tempering must be positive, got {tempering}")
+        require(
+            tempering * (1 - betas[1]) <= 1,
+            f"tempering {tempering} must be at most 1 / (1 − β₂), which is {1 / (1 - betas[1]):.3g}: s would become negative",
+        )
         require(augmentation_factor > 0, f"augmentation_factor must be positive, got {augmentation_factor}")
         self.augmentation_factor = augmentation_factor
         numbers = {"lr": lr, "betas": tuple(betas), "damping": damping, "tempering": tempering}

@@ -29,5 +29,6 @@ def draw(key: tuple[Tensor, Tensor], call: int, n: int, normal: bool) -> Tensor:
     out = torch.empty(n, dtype=torch.float32, device=key[0].device)
     half = (n + 1) // 2
     if n:
-        kernel[((half + BLOCK - 1) // BLOCK,)](*key, call, half, n, out, NORMAL=normal, BLOCK=BLOCK)
+        with torch.cuda.device(out.device):  # Triton launches on the current one
+            kernel[((half + BLOCK - 1) // BLOCK,)](*key, call, half, n, out, NORMAL=normal, BLOCK=BLOCK)
     return out

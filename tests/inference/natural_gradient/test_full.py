@@ -102,6 +102,29 @@ def test_a_small_network_learns_with_correlations():
     assert float(correlations.abs().max()) > 0.3
 
 
+def test_steps_of_default_size_forget_the_precision_it_began_with():
+    rng = torch.Generator().manual_seed(0)
+    x = 0.03 * torch.randn(1000, 2, generator=rng, dtype=torch.float64)  # the data say little beside N
+    y = torch.randn(1000, 1, generator=rng, dtype=torch.float64)
+    model = pl.BayesianModel(nn.Linear(2, 1, bias=False).double(), pl.likelihoods.Normal(scale=1.0))
+    found = pl.fit(model, (x, y), pl.NaturalGradientVI(), steps=100, batch_size=1000, **QUIET)
+    expected = torch.linalg.inv(x.T @ x + torch.eye(2).double())
+    torch.testing.assert_close(found.covariance, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["full", "diagonal"])
+def test_a_pass_that_is_not_finite_stops_the_run_and_says_when(family):
+    class Pole(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) / (x[:, :1] - 1.0)
+
+    x, y = torch.randn(40, 2, generator=torch.Generator().manual_seed(0)), torch.zeros(40, 1)
+    x[7, 0] = 1.0
+    model = pl.BayesianModel(Pole(2, 1), pl.likelihoods.Normal(scale=1.0))
+    with pytest.raises(FloatingPointError, match="step"):
+        pl.fit(model, (x, y), pl.NaturalGradientVI(family=family), steps=20, batch_size=10, **QUIET)
+
+
 def test_a_network_too_large_for_its_hessian_is_refused_with_the_way_out():
     model = pl.BayesianModel(nn.Linear(100, 100), pl.likelihoods.Categorical())
     with pytest.raises(pl.NotSupported, match=r"10,100 unknowns needs 5 GiB; IVON, VOGN and ADVI"):

@@ -176,6 +176,15 @@ def test_a_step_changes_predictions_by_no_more_than_is_trusted():
     torch.testing.assert_close(nats, torch.tensor(0.01 * 30).double(), rtol=1e-6, atol=0.0)
 
 
+@pytest.mark.parametrize("temperature", [0.01, 4.0])
+def test_a_temperature_moves_no_step_towards_the_highest_point(temperature):
+    model, data = classifier()
+    warm = model.bound(temperature=temperature)
+    expected, found = (fit(m, data, pl.KFAC(), steps=12, batch_size=28) for m in (model, warm))
+    for k, w in expected.mean.items():
+        torch.testing.assert_close(found.mean[k], w, rtol=1e-6, atol=1e-8)
+
+
 # --- what breaks other code ---
 
 

@@ -91,6 +91,17 @@ def test_a_tight_posterior_as_the_prior_holds_the_weights_where_they_were(method
     torch.testing.assert_close(found.scale["weight"], old.scale["weight"], atol=0, rtol=0.1)
 
 
+@every_method
+def test_a_posterior_of_known_noise_is_a_prior_where_noise_is_learnt(method):
+    old = pl.posteriors.Diagonal(linear(), linear().init(), {"weight": torch.full((1, 3), 1e-3, dtype=torch.float64)})
+    model = pl.BayesianModel(linear().source, pl.likelihoods.Normal(scale="learn"), old)
+    found = pl.fit(model, data(), method, steps=200, batch_size=40, compile=False, **QUIET)
+    torch.testing.assert_close(found.mean["weight"], old.mean["weight"], atol=0.02, rtol=0)
+    residual = data()[1] - data()[0] @ old.mean["weight"].T
+    noise = model.constrain(found.mean)["likelihood.scale"]
+    assert float(noise / residual.square().mean().sqrt()) == pytest.approx(1.0, abs=0.15)
+
+
 def test_priors_by_pattern_and_by_fan_in_count_for_their_own_weights():
     prior = {
         "0.*": pl.priors.fan_in(pl.priors.Normal(scale=0.5)),

@@ -26,7 +26,7 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], manifest: Mapping[str
     path.parent.mkdir(parents=True, exist_ok=True)
     # safetensors refuses shared memory and expanded axes, and sorts its entries by dtype and name.
     # What lies in a mapped file shares nothing and may be more than memory holds.
-    plain = {k: t.detach().to("cpu", copy=not t.is_shared()).contiguous() for k, t in tensors.items()}
+    plain = {k: t.detach().to("cpu", copy=not _is_mapped(t)).contiguous() for k, t in tensors.items()}
     text = json.dumps({"format": FORMAT, **manifest}, sort_keys=True)
     for orphan in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
         orphan.unlink(missing_ok=True)
@@ -41,6 +41,11 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], manifest: Mapping[str
         raise OSError(f"could not write {path}: {error}; the file that was there, if any, is untouched") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _is_mapped(t: Tensor) -> bool:
+    """Whether a tensor's memory is a file; that which processes share is also of a network whose buffers are in it."""
+    return t.untyped_storage().filename is not None
 
 
 def read(path: str | Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -71,7 +76,8 @@ def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
     for name in sorted(tensors):
         t = tensors[name].contiguous()
         total.update(f"{name}\0{t.dtype}\0{tuple(t.shape)}\0".encode())
-        total.update(t.reshape(-1).view(torch.uint8).numpy().data)
+        # A lone number that was expanded counts as contiguous, with a stride of 0, of which there are no bytes.
+        total.update(t.as_strided((t.numel(),), (1,)).view(torch.uint8).numpy().data)
     return total.hexdigest()
 
 

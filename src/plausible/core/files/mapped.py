@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import glob
 import os
 import secrets
 import shutil
@@ -71,7 +72,7 @@ class MappedFolder:
     def remove_others(self) -> None:
         """Remove what earlier runs with this checkpoint's path left: the checkpoint that named it is replaced."""
         if self.checkpoint is not None:
-            for other in self.checkpoint.parent.glob(f"{self.checkpoint.name}.draws-*"):
+            for other in self.checkpoint.parent.glob(f"{glob.escape(self.checkpoint.name)}.draws-*"):
                 if other != self.path:
                     shutil.rmtree(other, ignore_errors=True)
 

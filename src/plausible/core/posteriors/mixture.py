@@ -57,6 +57,11 @@ class Mixture(Posterior):
         raise NotSupported("the mean of a mixture is no member of it; see .components, each of which has its own .mean")
 
     @property
+    def device(self) -> torch.device:
+        """Where its members' draws are used."""
+        return self._components[0].device
+
+    @property
     def tensors(self) -> dict[str, Any]:
         """The members' tensors under their numbers."""
         return {str(i): c.tensors for i, c in enumerate(self._components)}

@@ -106,7 +106,8 @@ class SWAG(Method):
         count = int(state["count"])
         if count < 2 or draws is None:
             raise ValueError(f"SWAG needs at least 2 snapshots, took {count}; run more steps")
-        columns = {k: d[-min(count - 1, self.rank) :] for k, d in draws.items()}
+        # From the host, perhaps, where snapshots beyond the memory budget lie in files.
+        columns = {k: d[-min(count - 1, self.rank) :].to(state["mean"][k].device) for k, d in draws.items()}
         held = next(iter(columns.values())).shape[0]
         if held == count - 1:
             stretch = torch.tensor([math.sqrt(t / (t - 1)) for t in range(2, count + 1)], dtype=torch.float64)

@@ -80,7 +80,8 @@ class SVRG(Plain):
             }
         inputs, targets, weights = batch
         share = weights.sum() / model.num_data
-        _, slope = model.slope(memory["place"], InternalBatch((inputs, targets, weights / share)))
+        scaled = weights / share.masked_fill(share == 0, 1.0)  # a batch of examples without weight has no share
+        _, slope = model.slope(memory["place"], InternalBatch((inputs, targets, scaled)))
         add_(memory["slope"], slope, share)
         return memory
 

@@ -20,7 +20,10 @@ from .answer import checked
 from .draws import mean_at
 
 FAMILIES = ("full", "diagonal")
-STEPS = 10.0  # of size one, all steps of a run together, for learning_rate=None
+# For learning_rate=None: how many steps of size one all steps of a run are together. A run begins at a precision of N, which
+# may be far above what a weight ends with, and the cosine's half of these steps leaves exp(−15) of it. Steps of more than half
+# the size are for runs too short to do without.
+STEPS, LARGEST_STEP, SHORT_RUN = 30.0, 0.5, 10.0
 LARGEST = 4 * 1024**3  # bytes of a Hessian and what is made of it
 COPIES = 6
 
@@ -70,7 +73,8 @@ class NaturalGradientVI(Method):
                 f"the Hessian of {unknowns:,} unknowns needs {needed / 2**30:,.0f} GiB; IVON, VOGN and ADVI do without"
             )
         if self.learning_rate is None:
-            return replace(self, learning_rate=min(1.0, STEPS / max(1, num_steps)))
+            count = max(1, num_steps)
+            return replace(self, learning_rate=max(min(LARGEST_STEP, STEPS / count), min(1.0, SHORT_RUN / count)))
         return self
 
     def init(self, model: Any, params: Weights) -> dict[str, Any]:
@@ -153,6 +157,9 @@ def _full_step(precision: Tensor, curvature: Tensor, rate: Tensor) -> Tensor:
     lower = torch.linalg.cholesky_ex(precision).L
     half = torch.linalg.solve_triangular(lower, curvature, upper=False)
     seen = torch.linalg.solve_triangular(lower, half.mT, upper=False)
+    # `eigh` raises for what is not finite, before `fit` can say at which step.
+    fine = seen.isfinite().all()
+    seen = torch.where(fine, seen, torch.eye(len(seen), dtype=seen.dtype, device=seen.device))
     ratios, basis = torch.linalg.eigh(0.5 * (seen + seen.mT))
     root = lower @ (basis * _growth(ratios, rate).sqrt())
-    return root @ root.mT
+    return torch.where(fine, root @ root.mT, torch.nan)

@@ -23,7 +23,7 @@ class GaussianPrior:
 
     Attributes:
         precision: δ of every unknown: a number, or a tensor in its shape. 0 is no prior at all.
-        mean: Of every unknown, None where all are zero.
+        mean: Of unknowns that are believed to be elsewhere than at zero, None where there are none.
     """
 
     precision: Mapping[str, float | Tensor]
@@ -63,7 +63,8 @@ class GaussianPrior:
 
     def pull(self, params: Mapping[str, Tensor]) -> Weights:
         """δ (w − mean), minus the slope of the log prior."""
-        weights = {k: w - self.mean[k] for k, w in params.items()} if self.mean is not None else params
+        mean = self.mean or {}  # a noise scale is in no posterior of a model that knew it
+        weights = {k: w - mean[k] if k in mean else w for k, w in params.items()}
         if under_vmap() or any(isinstance(p, Tensor) for p in self.precision.values()):
             return {k: self.precision[k] * w for k, w in weights.items()}
         values = torch._foreach_mul(list(weights.values()), [float(self.precision[k]) for k in weights])

@@ -196,8 +196,9 @@ class KroneckerMethod(Method):
         rate = rate / (1 - self.momentum ** (count + 1))
         average_(state["first"], slope, self.momentum)
         step = precondition(state["roots"], state["first"])
-        # Half of rate² mᵀ Λ⁻¹ m is by how much the step changes the predictions of all data, in nats, if Λ is right.
-        change = rate * rate * dot(state["first"], step).clamp(min=torch.finfo(torch.float32).tiny)
+        # Half of rate² mᵀ Λ⁻¹ m is by how much the step changes the predictions of all data, in nats, if Λ is right; a
+        # temperature has divided both m and Λ.
+        change = rate * rate * model.temperature * dot(state["first"], step).clamp(min=torch.finfo(torch.float32).tiny)
         rate = rate * (2 * self.trust * model.num_data / change).sqrt().clamp(max=1.0)
         add_(state["params"], step, rate.to(_dtype(step)))
 
