@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 
 from ...core.method import Trajectory, require
-from ...weights.algebra import Weights, from_vector, to_vector
+from ...weights.algebra import Weights, from_vector, size, to_vector
 from ...weights.rng import Keys
 from .adaptation import windows
 from .leapfrog import DIVERGENT, Phase, energy_change, leapfrog
 from .sampler import MASSES, Sampler
 
 DEFAULT_LENGTH = math.pi / 2  # a quarter period of a standard normal, which the adapted mass makes of the posterior
-# Before there is a mass, steps are tiny; but a mass learned from draws that have hardly moved is worse than none.
-MOST_LEAPFROGS_BEFORE_MASS, MOST_LEAPFROGS = 128, 512
+# Before there is a mass, steps are tiny; but a mass learned from draws that have hardly moved is worse than none. The more
+# unknowns there are, the more their scales differ: of hundreds a mass learned by 16 leapfrogs a draw was useless.
+FEWEST_BEFORE_MASS, MOST_BEFORE_MASS, MOST_LEAPFROGS = 16, 128, 512
 SOON = (5, 10, 20, 40, 70)  # steps of a search for ε after which it has moved far
 JITTER = 0.1  # of the step size, so that no direction resonates with the trajectory
 
@@ -156,7 +157,8 @@ class HMC(Sampler, Trajectory):
         step_size = self.step_size_now(state, torch.full_like(state["log_joint"], float(step + 1)))
         if not adapted:  # warm-up draws are not worth the longest trajectories
             length = DEFAULT_LENGTH if self.trajectory_length is None else self.trajectory_length
-            return (length / step_size).ceil().clamp(1.0, MOST_LEAPFROGS_BEFORE_MASS)
+            most = min(MOST_BEFORE_MASS, max(FEWEST_BEFORE_MASS, size(state["params"]) // 4))
+            return (length / step_size).ceil().clamp(1.0, float(most))
         if self.trajectory_length is not None:
             return (self.trajectory_length / step_size).round().clamp(min=1.0)
         return (DEFAULT_LENGTH / step_size).ceil().clamp(1.0, MOST_LEAPFROGS)
