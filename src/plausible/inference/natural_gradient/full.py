@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -162,4 +163,4 @@ def _full_step(precision: Tensor, curvature: Tensor, rate: Tensor) -> Tensor:
     seen = torch.where(fine, seen, torch.eye(len(seen), dtype=seen.dtype, device=seen.device))
     ratios, basis = torch.linalg.eigh(0.5 * (seen + seen.mT))
     root = lower @ (basis * _growth(ratios, rate).sqrt())
-    return torch.where(fine, root @ root.mT, torch.nan)
+    return (root @ root.mT).masked_fill(~fine, math.nan)
