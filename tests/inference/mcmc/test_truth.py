@@ -141,7 +141,7 @@ def funnel(centred: bool, size: int = 4) -> pl.LogDensity:
 
 @pytest.mark.parametrize("method", [pl.HMC(warmup=20), pl.NUTS(warmup=20, max_depth=3)], ids=["HMC", "NUTS"])
 def test_a_centred_funnel_is_flagged(method):
-    posterior = pl.fit(funnel(centred=True), None, method, steps=35, num_modes=32, seed=1, compile=False, **QUIET)
+    posterior = pl.fit(funnel(centred=True), None, method, steps=100, num_modes=32, seed=1, compile=False, **QUIET)
     assert statistic(posterior, "divergent").sum() > 0
     found = posterior.diagnostics()
     assert not found.ok and any("diverged" in m for m in found.messages)
