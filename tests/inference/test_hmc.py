@@ -133,7 +133,7 @@ def test_an_unknown_noise_scale_agrees_with_brute_force_integration():
     hyperprior = lambda s: stats.halfcauchy.logpdf(math.exp(s)) + s  # noqa: E731
     mean, covariance, scale_mean, scale_sd = grid_posterior(truth, np.linspace(-4, 4, 4001), hyperprior)
     model = truth.model(likelihood=pl.likelihoods.Normal(scale=pl.hyperpriors.HalfCauchy()))
-    posterior = pl.fit(model, truth.data(), pl.HMC(warmup=200), steps=450, num_modes=192, seed=6, **QUIET)
+    posterior = pl.fit(model, truth.data(), pl.HMC(warmup=200), steps=750, num_modes=192, seed=6, **QUIET)
     chains = chains_of(posterior, ["weight", "bias", "likelihood.scale"]).numpy()
     sd = np.sqrt(np.diag(covariance))
     moments = [(chains[..., i], mean[i]) for i in range(2)]

@@ -20,7 +20,7 @@ from .sampler import MASSES, Sampler
 DEFAULT_LENGTH = math.pi / 2  # a quarter period of a standard normal, which the adapted mass makes of the posterior
 # Before there is a mass, steps are tiny; but a mass learned from draws that have hardly moved is worse than none. The more
 # unknowns there are, the more their scales differ: of hundreds a mass learned by 16 leapfrogs a draw was useless.
-FEWEST_BEFORE_MASS, MOST_BEFORE_MASS, MOST_LEAPFROGS = 16, 128, 512
+FEWEST_BEFORE_MASS, MOST_BEFORE_MASS, MOST_LEAPFROGS = 32, 128, 512
 SOON = (5, 10, 20, 40, 70)  # steps of a search for ε after which it has moved far
 JITTER = 0.1  # of the step size, so that no direction resonates with the trajectory
 
