@@ -139,6 +139,11 @@ def prior_for(row: CIFARRow, network: nn.Module, count: int) -> Any:
     """Normal, of the natural-gradient methods' precision or of Adam's weight decay; none on norms."""
     own = SETTINGS[row.network]
     precision = own.precision if row.method in ("vogn", "ogn", "ivon", "noisy-kfac", "bbb") else own.decay * count
+    return normal_but_on_norms(network, precision)
+
+
+def normal_but_on_norms(network: nn.Module, precision: float) -> Any:
+    """A normal prior of this precision, and none on batch norms."""
     norms = {f"{name}.*": pl.priors.Flat() for name, m in network.named_modules() if isinstance(m, nn.BatchNorm2d)}
     normal = pl.priors.Normal(scale=precision**-0.5)
     return {**norms, "*": normal} if norms else normal

@@ -17,14 +17,13 @@ from torch import nn
 import plausible as pl
 
 from ..core.refresh import refresh
-from ..core.schedules import Step
 from ..datasets import Dataset
 from .crop_and_flip import crop_and_flip
 from .snapshots import Snapshots
 from .study import Column, Outcome, Picture, Published, Row, Study
+from .vogn_cifar10 import FALLING, normal_but_on_norms
 
 PRECISION, FACTOR, SAMPLES = 50.0, 10.0, 20
-FALLING = Step(milestones=(80 / 161, 120 / 161), factor=0.1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,10 +78,8 @@ def run(row: AblationRow, root: Path | None) -> Outcome:
 
 def _scores(row: AblationRow, data: Dataset, seed: int) -> list[dict[str, float]]:
     network = network_for(row)
-    norms = {f"{name}.*": pl.priors.Flat() for name, m in network.named_modules() if isinstance(m, nn.BatchNorm2d)}
-    model = pl.BayesianModel(
-        network, pl.likelihoods.Categorical(), prior={**norms, "*": pl.priors.Normal(scale=PRECISION**-0.5)}
-    )  # fmt: skip
+    prior = normal_but_on_norms(network, PRECISION)
+    model = pl.BayesianModel(network, pl.likelihoods.Categorical(), prior=prior)
     method = pl.VOGN(
         learning_rate=1e-4, momentum=row.momentum, curvature_decay=0.999, damping=1e-3, num_samples=row.draws,
         augmentation_factor=FACTOR, schedule=FALLING,

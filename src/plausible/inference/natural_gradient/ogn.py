@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-import torch
 from torch import Tensor
 
-from ...core.method import Method, require
+from ...core.method import require
 from ...core.posteriors import Diagonal
 from ...core.schedules import schedule as find_schedule
-from ...weights.algebra import Weights
 from ...weights.rng import Keys
 from .example_moments import mean_moments, refuse_bare_density
 from .gaussian_prior import GaussianPrior
 from .settings import check_settings, number
+from .squared_gradients import SquaredGradients
 from .vogn import first_forgets, gauss_newton_posterior, vogn_step_, with_rates
 
 
 @dataclass(frozen=True, kw_only=True)
-class OGN(Method):
+class OGN(SquaredGradients):
     """Climb to the highest point with VOGN's steps, whose curvature is then that of a normal around it.
 
         ĝ, ĥ = means over examples of gᵢ, gᵢ²;  gᵢ = −∇ log p(yᵢ | xᵢ, μ)
@@ -46,11 +44,6 @@ class OGN(Method):
     damping: float = 0.0
     schedule: Any = "cosine"
 
-    @property
-    def compiles(self) -> bool:
-        """Gradients of single examples are recorded, which a compiler cannot read."""
-        return False
-
     def __post_init__(self):
         check_settings(self)
         require(self.damping >= 0, f"damping must not be negative, got {self.damping}")
@@ -60,20 +53,6 @@ class OGN(Method):
         refuse_bare_density(model, "OGN")
         GaussianPrior.of(model, model.start)
         return with_rates(self, num_steps)
-
-    def init(self, model: Any, params: Weights) -> dict[str, Any]:
-        """Mean, momentum and curvature."""
-        zeros = lambda: {k: torch.zeros_like(w) for k, w in params.items()}  # noqa: E731
-        return {"params": params, "momentum": zeros(), "curvature": zeros()}
-
-    def probed_steps(self, num_steps: int) -> Sequence[int]:
-        """Before the first: which rule squares a layer's gradients is found by reading tensors back, as no step may."""
-        return (0,)
-
-    def probe(self, model: Any, state: dict[str, Any], batch: Any, rng: Keys) -> dict[str, Any]:
-        """Let the rules be found."""
-        mean_moments(model, [state["params"]], batch, GaussianPrior.of(model, state["params"]))
-        return state
 
     def step(
         self, model: Any, state: dict[str, Any], batch: Any, rng: Keys

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from ...core.method import Method, require
+from ...core.method import require
 from ...core.posteriors import Diagonal
 from ...core.schedules import schedule as find_schedule
 from ...weights.algebra import Number, Weights, add_, add_quotient_, scale_
@@ -18,6 +18,7 @@ from .answer import checked
 from .example_moments import mean_moments, refuse_bare_density
 from .gaussian_prior import GaussianPrior, deviations, displaced, scattered
 from .settings import check_settings, number
+from .squared_gradients import SquaredGradients
 
 # Least precision of a weight in the metric, where it has no prior and the data say nothing of it either.
 LOOSEST = 1.0
@@ -26,7 +27,7 @@ FORGETTING, SLOWEST, FASTEST = 10.0, 1e-3, 0.1  # how often a run holds the memo
 
 
 @dataclass(frozen=True, kw_only=True)
-class VOGN(Method):
+class VOGN(SquaredGradients):
     """Fit independent normals with steps whose curvature is the mean square of the examples' gradients.
 
         w = μ + σ ε,  σ² = 1 / (ρN (s + δ/ρN + γ))
@@ -62,11 +63,6 @@ class VOGN(Method):
     tempering_start: float | None = None
     tempering_warmup: int = 0
 
-    @property
-    def compiles(self) -> bool:
-        """Gradients of single examples are recorded, which a compiler cannot read."""
-        return False
-
     def __post_init__(self):
         check_settings(self)
         require(self.damping >= 0, f"damping must not be negative, got {self.damping}")
@@ -90,20 +86,6 @@ class VOGN(Method):
             f"tempering {highest} must be at most 1 / (1 − curvature_decay), which is {1 / (1 - found.curvature_decay):.3g}",
         )
         return found
-
-    def init(self, model: Any, params: Weights) -> dict[str, Any]:
-        """Mean, momentum and curvature."""
-        zeros = lambda: {k: torch.zeros_like(w) for k, w in params.items()}  # noqa: E731
-        return {"params": params, "momentum": zeros(), "curvature": zeros()}
-
-    def probed_steps(self, num_steps: int) -> Sequence[int]:
-        """Before the first: which rule squares a layer's gradients is found by reading tensors back, as no step may."""
-        return (0,)
-
-    def probe(self, model: Any, state: dict[str, Any], batch: Any, rng: Keys) -> dict[str, Any]:
-        """Let the rules be found."""
-        mean_moments(model, [state["params"]], batch, GaussianPrior.of(model, state["params"]))
-        return state
 
     def step(
         self, model: Any, state: dict[str, Any], batch: Any, rng: Keys
