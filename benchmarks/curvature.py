@@ -8,17 +8,14 @@ Ways take turns, so that a machine that slows down slows all of them; a ratio is
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from result_file import machine_and_threads, measure, origin, parser_of_cases
+from timing import DEVICE, seconds
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
@@ -29,22 +26,12 @@ from plausible.curvature.outputs import bound_likelihood, gradient
 from plausible.curvature.passes import Plan, run
 from plausible.weights.rng import Keys, run_key
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BATCH = 128
-
-
-def sync() -> None:
-    if DEVICE.type == "cuda":
-        torch.cuda.synchronize()
 
 
 def milliseconds(way: Callable[[], object]) -> float:
     clock = time.perf_counter if DEVICE.type == "cuda" else time.process_time  # others may compute on the same cores
-    sync()
-    start = clock()
-    way()
-    sync()
-    return (clock() - start) * 1e3
+    return 1e3 * seconds(way, clock)
 
 
 def ways_of(network: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, Callable[[], object]]:
@@ -131,25 +118,9 @@ CASES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default=",".join(CASES))
-    parser.add_argument("--out")
-    parser.add_argument("--commit", help="where the tree travels without its history")
-    options = parser.parse_args()
-    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    on_cpu = f"{platform.machine()}, {torch.get_num_threads()} threads"
-    result: dict = {
-        "command": f"python benchmarks/curvature.py --only {options.only}",
-        "commit": options.commit or head,
-        "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else on_cpu,
-        "torch": torch.__version__,
-        "rows": [],
-    }
-    for chosen in options.only.split(","):
-        result["rows"] += CASES[chosen]()
-        if options.out:
-            Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-            Path(options.out).write_text(json.dumps(result, indent=1))
+    options = parser_of_cases(CASES).parse_args()
+    command = f"python benchmarks/curvature.py --only {options.only}"
+    measure(CASES, options, origin(command, options.commit, machine_and_threads()))
 
 
 if __name__ == "__main__":

@@ -11,16 +11,13 @@ only ("linear"). Images and weights are random numbers on the device: only time 
 from __future__ import annotations
 
 import argparse
-import json
 import platform
-import statistics
-import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from result_file import store
+from timing import median_seconds
 from torch import Tensor
 
 import plausible as pl
@@ -55,24 +52,6 @@ class Loop:
             return torch.stack([torch.cat([self.forward(part) for part in x.split(size)]) for _ in range(count)])
 
 
-def seconds(call: Callable[[], Any], repeats: int, device: str) -> float:
-    """The median of a few runs, after one that warms up."""
-    call()
-    found = []
-    for _ in range(repeats):
-        _wait(device)
-        begin = time.perf_counter()
-        call()
-        _wait(device)
-        found.append(time.perf_counter() - begin)
-    return statistics.median(found)
-
-
-def _wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
-
-
 def study(where: str, options: argparse.Namespace) -> dict[str, Any]:
     """One place to drop at."""
     torch.manual_seed(0)
@@ -85,8 +64,8 @@ def study(where: str, options: argparse.Namespace) -> dict[str, Any]:
     loop = Loop(network, where)
     disagreement = _compared(posterior, loop, x[:CHECKED])
     sizes = sorted({min(s, options.images) for s in SIZES})
-    ours = seconds(lambda: posterior.predict(x, num_samples=options.passes), options.repeats, options.device)
-    theirs = {s: seconds(lambda s=s: loop.passes(x, options.passes, s), options.repeats, options.device) for s in sizes}
+    ours = median_seconds(lambda: posterior.predict(x, num_samples=options.passes), options.repeats)
+    theirs = {s: median_seconds(lambda s=s: loop.passes(x, options.passes, s), options.repeats) for s in sizes}
     best = min(theirs, key=theirs.__getitem__)
     return {
         "where": where,
@@ -128,8 +107,7 @@ def main() -> None:
             f"{s['times_faster_than_batches_of_128']:.1f} times faster than batches of 128, "
             f"{s['times_faster_than_the_best_batch']:.2f} than the loop's best (batches of {s['best_batch']})"
         )
-    if options.out:
-        Path(options.out).write_text(json.dumps(results, indent=1) + "\n")
+    store(results, options.out)
 
 
 if __name__ == "__main__":

@@ -12,13 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-import statistics
-import subprocess
-import time
 import warnings
 from pathlib import Path
 
 import torch
+from result_file import commit, device_name, store
+from timing import DEVICE, median_seconds
 from torch.utils.data import DataLoader, TensorDataset
 
 import plausible as pl
@@ -26,23 +25,7 @@ from plausible.core.model import InternalBatch
 from plausible.curvature import Curvature, second_moments
 from plausible.weights.rng import Keys, run_key
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 IMAGES, BATCH, PREDICTED = 5120, 128, 256
-
-
-def timed(function, repeats: int) -> float:
-    """Median seconds of a call, after one to warm up."""
-    times = []
-    for i in range(repeats + 1):
-        if DEVICE.type == "cuda":
-            torch.cuda.synchronize()
-        start = time.perf_counter()
-        function()
-        if DEVICE.type == "cuda":
-            torch.cuda.synchronize()
-        if i:
-            times.append(time.perf_counter() - start)
-    return statistics.median(times)
 
 
 def problem(images: int = IMAGES):
@@ -62,7 +45,9 @@ def ours(structure: str, repeats: int, images: int) -> tuple[float, float]:
         )
 
     posterior = fit()
-    return timed(fit, repeats), timed(lambda: posterior.predict(x[:PREDICTED], link="probit").probs, repeats)
+    return median_seconds(fit, repeats), median_seconds(
+        lambda: posterior.predict(x[:PREDICTED], link="probit").probs, repeats
+    )
 
 
 def theirs(structure: str, repeats: int, images: int) -> tuple[float, float]:
@@ -77,7 +62,7 @@ def theirs(structure: str, repeats: int, images: int) -> tuple[float, float]:
         return answer
 
     answer = fit()
-    return timed(fit, repeats), timed(lambda: answer(x[:PREDICTED], link_approx="probit"), repeats)
+    return median_seconds(fit, repeats), median_seconds(lambda: answer(x[:PREDICTED], link_approx="probit"), repeats)
 
 
 def costs(repeats: int) -> dict[str, float]:
@@ -87,14 +72,14 @@ def costs(repeats: int) -> dict[str, float]:
     params = {k: v.to(DEVICE) for k, v in model.start.items()}
     batch = InternalBatch((x[:BATCH], y[:BATCH], torch.ones(BATCH, device=DEVICE)))
     rng = Keys(run_key(0, 0, device=DEVICE), torch.tensor(0, device=DEVICE))
-    gradient = timed(lambda: model.slope(params, batch), repeats)
+    gradient = median_seconds(lambda: model.slope(params, batch), repeats)
     return {
         "gradient_ms": 1e3 * gradient,
-        "kronecker_mc": timed(lambda: Curvature(model, params, batch, "mc-fisher", rng).kronecker(), repeats)
+        "kronecker_mc": median_seconds(lambda: Curvature(model, params, batch, "mc-fisher", rng).kronecker(), repeats)
         / gradient,
-        "kronecker_ggn": timed(lambda: Curvature(model, params, batch).kronecker(), repeats) / gradient,
-        "diagonal_ggn": timed(lambda: Curvature(model, params, batch).diagonal(), repeats) / gradient,
-        "second_moments": timed(lambda: second_moments(model, params, batch), repeats) / gradient,
+        "kronecker_ggn": median_seconds(lambda: Curvature(model, params, batch).kronecker(), repeats) / gradient,
+        "diagonal_ggn": median_seconds(lambda: Curvature(model, params, batch).diagonal(), repeats) / gradient,
+        "second_moments": median_seconds(lambda: second_moments(model, params, batch), repeats) / gradient,
     }
 
 
@@ -108,12 +93,11 @@ def main() -> None:
     images = given.images
     warnings.filterwarnings("ignore")  # the peer's
     found: dict = {
-        "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else f"{platform.processor()} CPU",
+        "device": device_name(f"{platform.processor()} CPU"),
         "threads": torch.get_num_threads(),
         "images": images,
         "torch": torch.__version__,
-        "commit": given.commit
-        or subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip(),
+        "commit": commit(given.commit),
         "costs": costs(10 * given.repeats),
     }
     print(json.dumps(found["costs"], indent=1), flush=True)
@@ -124,8 +108,7 @@ def main() -> None:
             "predict_seconds": mine[1], "peer_predict_seconds": peers[1], "predict_ratio": peers[1] / mine[1],
         }  # fmt: skip
         print(name, json.dumps(found[name], indent=1), flush=True)
-        if given.out:
-            given.out.write_text(json.dumps(found, indent=1) + "\n")
+        store(found, given.out)
 
 
 if __name__ == "__main__":

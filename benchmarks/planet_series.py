@@ -16,6 +16,8 @@ import time
 from pathlib import Path
 
 import torch
+from result_file import device_name, store
+from timing import DEVICE, StepTimer, median_seconds, seconds
 
 import plausible as pl
 from plausible.datasets.planet_integration import integrate
@@ -23,42 +25,7 @@ from plausible.experiments.planet_network import INPUTS, SeriesNetwork, series_i
 from plausible.experiments.planet_series import time_likelihood
 from plausible.experiments.planet_series_data import random_systems
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 MODES, BATCH, STEPS, ORBITS, QUESTION = 30, 500, 100, 1e4, 1e9
-
-
-def sync() -> None:
-    if DEVICE.type == "cuda":
-        torch.cuda.synchronize()
-
-
-def seconds(function, repeats: int, warm_up: int = 2) -> float:
-    """Median of some calls."""
-    times = []
-    for repeat in range(warm_up + repeats):
-        sync()
-        start = time.perf_counter()
-        function()
-        sync()
-        if repeat >= warm_up:
-            times.append(time.perf_counter() - start)
-    return statistics.median(times)
-
-
-class Timer:
-    """A callback that times steps `first` to `last` of a fit."""
-
-    def __init__(self, first: int, last: int):
-        self.first, self.last, self.marks = first, last, []
-
-    def __call__(self, event: dict) -> None:
-        if event["step"] in (self.first, self.last):
-            sync()
-            self.marks.append(time.perf_counter())
-
-    @property
-    def milliseconds(self) -> float:
-        return (self.marks[1] - self.marks[0]) / (self.last - self.first) * 1e3
 
 
 def integration(systems: pl.datasets.PlanetSystems) -> dict:
@@ -87,8 +54,8 @@ def prediction(posterior: pl.Posterior, series: pl.datasets.PlanetSeries, whole:
     def predicted(chosen: pl.datasets.PlanetSeries):
         return lambda: posterior.predict(series_inputs(chosen), num_samples=draws).mean
 
-    many = seconds(predicted(series), 5) / len(series)
-    alone = seconds(predicted(series.take(torch.tensor([0]))), 9)
+    many = median_seconds(predicted(series), 5, warm_up=2) / len(series)
+    alone = median_seconds(predicted(series.take(torch.tensor([0]))), 9, warm_up=2)
     return {
         "modes": len(posterior.components),
         "draws": draws,
@@ -106,7 +73,7 @@ def modes(x: torch.Tensor, y: torch.Tensor, steps: int) -> dict:
     """Milliseconds of a training step of thirty networks: at once, and thirty times that of one alone (extrapolated)."""
 
     def step(number: int, **options) -> float:
-        timer = Timer(steps // 5, steps - 1)
+        timer = StepTimer(steps // 5, steps - 1)
         model = pl.BayesianModel(SeriesNetwork(), likelihood=time_likelihood(), prior=pl.priors.Normal(scale=1.0))
         pl.fit(
             model, (x, y), pl.MAP(), steps=steps, batch_size=BATCH, num_modes=number, init="reset", device=DEVICE,
@@ -140,7 +107,7 @@ def plain_step(x: torch.Tensor, y: torch.Tensor, steps: int) -> float:
 
     for _ in range(10):
         step()
-    return seconds(lambda: [step() for _ in range(steps)], 1, warm_up=0) / steps * 1e3
+    return seconds(lambda: [step() for _ in range(steps)]) / steps * 1e3
 
 
 def stand_in(train: pl.datasets.PlanetSeries) -> pl.Posterior:
@@ -172,12 +139,10 @@ def main() -> None:
     torch.manual_seed(0)
     count = 8000 if DEVICE.type == "cuda" else 1000
     found["training"] = modes(torch.randn(count, STEPS, INPUTS), 4 + 5 * torch.rand(count, 1), options.steps)
-    found["device"] = torch.cuda.get_device_name() if DEVICE.type == "cuda" else platform.processor()
+    found["device"] = device_name(platform.processor())
     found["torch"] = torch.__version__
     print(json.dumps(found, indent=1))
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
+    store(found, options.out)
 
 
 if __name__ == "__main__":

@@ -10,39 +10,19 @@ modes are run one after another, and their mean is multiplied by the number of m
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import statistics
-import subprocess
-import time
 from dataclasses import replace
-from pathlib import Path
 
 import torch
+from result_file import add_file_options, commit, device_name, store
+from timing import DEVICE, StepTimer
 
 import plausible as pl
 from plausible.experiments.planet_recorded_time import LONGEST, SHORTEST, time_likelihood
 from plausible.experiments.planets import FIRST, planet_method, planet_model
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 SYSTEMS, INPUTS = 8000, 29
-
-
-class Timer:
-    """A callback that times steps `first` to `last` of a fit: what comes before is preparation."""
-
-    def __init__(self, first: int, last: int):
-        self.first, self.last, self.marks = first, last, []
-
-    def __call__(self, event: dict) -> None:
-        if event["step"] in (self.first, self.last):
-            if DEVICE.type == "cuda":
-                torch.cuda.synchronize()
-            self.marks.append(time.perf_counter())
-
-    @property
-    def milliseconds(self) -> float:
-        return (self.marks[1] - self.marks[0]) / (self.last - self.first) * 1e3
 
 
 def systems() -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,7 +35,7 @@ def systems() -> tuple[torch.Tensor, torch.Tensor]:
 
 def ours(x, y, modes: int, steps: int) -> float:
     """Milliseconds of a step of all modes."""
-    timer = Timer(steps // 5, steps - 1)
+    timer = StepTimer(steps // 5, steps - 1)
     method = planet_method(replace(FIRST, snapshots=min(FIRST.snapshots, steps // 5))).base
     pl.fit(
         planet_model(FIRST, INPUTS), (x, y), method, num_modes=modes, steps=steps, batch_size=FIRST.batch_size,
@@ -68,7 +48,7 @@ def hand_written(x, y, steps: int) -> float:
     """Milliseconds of a step of one network in the loop that everybody writes; without snapshots."""
     network = pl.networks.MLP(INPUTS, FIRST.hidden, 2, activation="silu").to(DEVICE)
     optimiser = torch.optim.Adam(network.parameters(), lr=FIRST.learning_rate)
-    likelihood, timer = time_likelihood(), Timer(steps // 5, steps - 1)
+    likelihood, timer = time_likelihood(), StepTimer(steps // 5, steps - 1)
     for step in range(steps):
         chosen = torch.randint(SYSTEMS, (FIRST.batch_size,), device=DEVICE)
         optimiser.zero_grad()
@@ -85,15 +65,13 @@ def main() -> None:
     parser.add_argument("--modes", type=int, default=30)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--alone", type=int, default=3, help="how many modes are run one after another")
-    parser.add_argument("--out")
-    parser.add_argument("--commit", help="where the tree travels without its history")
+    add_file_options(parser)
     options = parser.parse_args()
     x, y = systems()
     together = ours(x, y, options.modes, options.steps)
     alone = statistics.mean(ours(x, y, 1, options.steps) for _ in range(options.alone)) * options.modes
     loop = statistics.mean(hand_written(x, y, options.steps) for _ in range(options.alone)) * options.modes
-    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    device = torch.cuda.get_device_name() if DEVICE.type == "cuda" else f"{platform.machine()}, CPU"
+    device = device_name(f"{platform.machine()}, CPU")
     result = {
         "ratio": alone / together,
         "ratio_to_hand_written": loop / together,
@@ -108,16 +86,14 @@ def main() -> None:
         "device": device,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        "commit": options.commit or git.stdout.strip(),
+        "commit": commit(options.commit, "--short"),
     }
     print(
         f"{options.modes} modes, a step of all: together {together:.2f} ms, one after another {alone:.2f} ms "
         f"({result['ratio']:.1f} x, from {options.alone} modes), hand-written loop {loop:.2f} ms "
         f"({result['ratio_to_hand_written']:.1f} x) on {device}"
     )
-    if options.out:
-        Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(options.out).write_text(json.dumps(result, indent=1))
+    store(result, options.out)
 
 
 if __name__ == "__main__":

@@ -9,25 +9,15 @@ of a small network together, beside one after another, both through `pl.fit`.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
-import subprocess
-import time
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from result_file import add_file_options, machine_and_threads, origin, store
+from timing import DEVICE, Interleaved, StepTimer
 from torch import nn
 
 import plausible as pl
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def sync() -> None:
-    if DEVICE.type == "cuda":
-        torch.cuda.synchronize()
 
 
 def hand_written(network: nn.Module, x, y, batch_size: int):
@@ -44,23 +34,6 @@ def hand_written(network: nn.Module, x, y, batch_size: int):
         optimiser.step()
 
     return step
-
-
-class Interleaved:
-    """A callback that runs the hand-written step after each of ours: a machine that slows down slows both."""
-
-    def __init__(self, step):
-        self.step, self.mine, self.theirs, self.left = step, [], [], None
-
-    def __call__(self, event: dict) -> None:
-        sync()
-        now = time.perf_counter()
-        if self.left is not None:
-            self.mine.append((now - self.left) * 1e3)
-        self.step()
-        sync()
-        self.left = time.perf_counter()
-        self.theirs.append((self.left - now) * 1e3)
 
 
 def step_cost(name: str, make, shape: tuple[int, ...], steps: int = 600) -> dict:
@@ -90,16 +63,10 @@ def together(chains: int = 64, steps: int = 2000) -> dict:
     model = pl.BayesianModel(pl.networks.MLP(13, hidden=(50,), outputs=10), pl.likelihoods.Categorical())
 
     def milliseconds(modes: int) -> float:
-        marks = []
-
-        def note(event: dict) -> None:
-            if event["step"] in (steps // 5, steps - 1):
-                sync()
-                marks.append(time.perf_counter())
-
+        timer = StepTimer(steps // 5, steps - 1)
         method = pl.SGHMC(burn_in=steps - 10)
-        pl.fit(model, (x, y), method, steps=steps, num_modes=modes, device=DEVICE, callbacks=[note], progress=False)
-        return (marks[1] - marks[0]) / (steps - 1 - steps // 5) * 1e3
+        pl.fit(model, (x, y), method, steps=steps, num_modes=modes, device=DEVICE, callbacks=[timer], progress=False)
+        return timer.milliseconds
 
     one, all_of_them = milliseconds(1), milliseconds(chains)
     row = {
@@ -115,28 +82,15 @@ def together(chains: int = 64, steps: int = 2000) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--out")
-    parser.add_argument("--commit", help="where the tree travels without its history")
+    add_file_options(parser)
     options = parser.parse_args()
-    commit = options.commit
-    if commit is None:
-        told = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-        commit = told.stdout.strip()
     gpu = DEVICE.type == "cuda"
     rows = [step_cost("LeNet-5", pl.networks.LeNet5, (1, 28, 28))]
     if gpu:
         rows.append(step_cost("ResNet-18", pl.networks.ResNet18, (3, 32, 32), steps=200))
     rows.append(together(steps=2000 if gpu else 300))
-    result = {
-        "command": "python benchmarks/sgmcmc.py",
-        "commit": commit,
-        "device": torch.cuda.get_device_name() if gpu else f"{platform.machine()}, {torch.get_num_threads()} threads",
-        "torch": torch.__version__,
-        "rows": rows,
-    }
-    if options.out:
-        Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-        Path(options.out).write_text(json.dumps(result, indent=1))
+    above = origin("python benchmarks/sgmcmc.py", options.commit, machine_and_threads())
+    store({**above, "rows": rows}, options.out)
 
 
 if __name__ == "__main__":

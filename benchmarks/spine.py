@@ -8,56 +8,15 @@ Each case prints one line: milliseconds of the hand-written way, of ours, and th
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import statistics
-import subprocess
-import time
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from result_file import machine_and_threads, measure, origin, parser_of_cases
+from timing import DEVICE, Interleaved, StepTimer, median_seconds, seconds
 from torch import nn
 
 import plausible as pl
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def sync() -> None:
-    if DEVICE.type == "cuda":
-        torch.cuda.synchronize()
-
-
-class Timer:
-    """A callback that times steps `first` to `last` of a fit."""
-
-    def __init__(self, first: int, last: int):
-        self.first, self.last, self.marks = first, last, []
-
-    def __call__(self, event: dict) -> None:
-        if event["step"] in (self.first, self.last):
-            sync()
-            self.marks.append(time.perf_counter())
-
-    @property
-    def milliseconds(self) -> float:
-        return (self.marks[1] - self.marks[0]) / (self.last - self.first) * 1e3
-
-
-def timed(function, repeats: int, warm_up: int = 3) -> float:
-    """Median milliseconds of a call."""
-    for _ in range(warm_up):
-        function()
-    times = []
-    for _ in range(repeats):
-        sync()
-        start = time.perf_counter()
-        function()
-        sync()
-        times.append(time.perf_counter() - start)
-    return statistics.median(times) * 1e3
 
 
 def hand_written(networks: list[nn.Module], x, y, batch_size: int = 128):
@@ -80,7 +39,7 @@ def hand_written(networks: list[nn.Module], x, y, batch_size: int = 128):
 
 def ours(network: nn.Module, x, y, modes: int, steps: int, **options) -> float:
     """Milliseconds a step of `pl.fit`."""
-    timer = Timer(steps // 5, steps - 1)
+    timer = StepTimer(steps // 5, steps - 1)
     model = pl.BayesianModel(network, likelihood=pl.likelihoods.Categorical())
     pl.fit(
         model, (x, y), pl.MAP(), steps=steps, batch_size=128, num_modes=modes, device=DEVICE, callbacks=[timer],
@@ -112,7 +71,7 @@ def case(name: str, base: float, mine: float, **more) -> dict:
 def mlps() -> list[dict]:
     x, y = data((13,))
     make = lambda: pl.networks.MLP(13, hidden=(50,), outputs=10)  # noqa: E731
-    base = timed(hand_written([make().to(DEVICE) for _ in range(64)], x, y), 20)
+    base = 1e3 * median_seconds(hand_written([make().to(DEVICE) for _ in range(64)], x, y), 20, warm_up=3)
     rows = [case("64 MLPs 13-50-10, batch 128", base, ours(make(), x, y, 64, 3000))]
     return rows
 
@@ -121,7 +80,7 @@ def lenets() -> list[dict]:
     if DEVICE.type != "cuda":
         return []
     x, y = data((1, 28, 28))
-    base = timed(hand_written([pl.networks.LeNet5().to(DEVICE) for _ in range(30)], x, y), 10)
+    base = 1e3 * median_seconds(hand_written([pl.networks.LeNet5().to(DEVICE) for _ in range(30)], x, y), 10, warm_up=3)
     return [case("30 LeNet-5, batch 128", base, ours(pl.networks.LeNet5(), x, y, 30, 300))]
 
 
@@ -129,25 +88,10 @@ def resnets() -> list[dict]:
     if DEVICE.type != "cuda":
         return []
     x, y = data((3, 32, 32))
-    base = timed(hand_written([pl.networks.ResNet18().to(DEVICE).train() for _ in range(5)], x, y), 10)
+    base = 1e3 * median_seconds(
+        hand_written([pl.networks.ResNet18().to(DEVICE).train() for _ in range(5)], x, y), 10, warm_up=3
+    )
     return [case("5 ResNet-18, batch 128", base, ours(pl.networks.ResNet18(), x, y, 5, 60))]
-
-
-class Interleaved:
-    """A callback that runs the hand-written step after each of ours: a machine that slows down slows both."""
-
-    def __init__(self, step):
-        self.step, self.mine, self.theirs, self.left = step, [], [], None
-
-    def __call__(self, event: dict) -> None:
-        sync()
-        now = time.perf_counter()
-        if self.left is not None:
-            self.mine.append((now - self.left) * 1e3)
-        self.step()
-        sync()
-        self.left = time.perf_counter()
-        self.theirs.append((self.left - now) * 1e3)
 
 
 def map_step() -> list[dict]:
@@ -186,7 +130,7 @@ def predict() -> list[dict]:
     sizes = (128, 512, 2048, 10_000) if DEVICE.type == "cuda" else (128, 512)
     ways = {b: (lambda b=b: loop(b)) for b in sizes} | {"ours": lambda: posterior.predict(x, num_samples=64).mean}
     rounds = [
-        {name: timed(way, 1, warm_up=0) for name, way in ways.items()} for _ in range(6 if DEVICE.type == "cuda" else 3)
+        {name: 1e3 * seconds(way) for name, way in ways.items()} for _ in range(6 if DEVICE.type == "cuda" else 3)
     ]
     least = {name: min(r[name] for r in rounds) for name in ways}
     mine, by_batch = least["ours"], {b: least[b] for b in sizes}
@@ -209,7 +153,7 @@ def hmc() -> list[dict]:
         for name, compiled in (("plain", False), ("fast", None if DEVICE.type == "cuda" else True)):
             if name == "plain" and DEVICE.type == "cuda":
                 continue  # on a GPU the rule always captures
-            timer = Timer(20, 59)
+            timer = StepTimer(20, 59)
             pl.fit(
                 model, (x, y), method, steps=60, num_modes=chains, device=DEVICE, callbacks=[timer], progress=False,
                 compile=compiled,
@@ -224,32 +168,9 @@ CASES = {"mlps": mlps, "map": map_step, "predict": predict, "lenets": lenets, "r
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default=",".join(CASES))
-    parser.add_argument("--out")
-    parser.add_argument("--commit", help="where the tree travels without its history")
-    options = parser.parse_args()
-    commit = (
-        options.commit
-        or subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    )
-    name = (
-        torch.cuda.get_device_name()
-        if DEVICE.type == "cuda"
-        else f"{platform.machine()}, {torch.get_num_threads()} threads"
-    )
-    result = {
-        "command": f"python benchmarks/spine.py --only {options.only}",
-        "commit": commit,
-        "device": name,
-        "torch": torch.__version__,
-        "rows": [],
-    }
-    for chosen in options.only.split(","):
-        result["rows"] += CASES[chosen]()
-        if options.out:
-            Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-            Path(options.out).write_text(json.dumps(result, indent=1))
+    options = parser_of_cases(CASES).parse_args()
+    command = f"python benchmarks/spine.py --only {options.only}"
+    measure(CASES, options, origin(command, options.commit, machine_and_threads()))
 
 
 if __name__ == "__main__":

@@ -11,31 +11,23 @@ and, as the ratio of a pair, the median over rounds.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
 import platform
 import statistics
-import subprocess
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
+from result_file import measure, origin, parser_of_cases
+from timing import DEVICE, seconds, sync
 from torch import nn
 
 import plausible as pl
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 BATCH, EXAMPLES, WARM_UP = 128, 4096, 3
 TURN = 16  # steps: random numbers of short draws are made for as many at once
 STEPS = 100_000  # of a run that is left after some hundred, so that what happens now and then in it is as rare as in long runs
-
-
-def sync() -> None:
-    if DEVICE.type == "cuda":
-        torch.cuda.synchronize()
 
 
 class Fitted:
@@ -70,17 +62,6 @@ class Fitted:
         self.go.set()
         self.done.wait()
         return self.milliseconds
-
-
-def timed(step: Callable[[], object]) -> Callable[[], float]:
-    def call() -> float:
-        sync()
-        start = time.perf_counter()
-        step()
-        sync()
-        return (time.perf_counter() - start) * 1e3
-
-    return call
 
 
 def batches(x, y):
@@ -157,7 +138,8 @@ def compare(name: str, make: Callable[[], nn.Module], x, y, likelihood, rounds: 
     }
     for peer, (package, step) in PEERS.items():
         if importlib.util.find_spec(package) is not None:
-            ways[peer] = timed(step(make().to(DEVICE), x, y, regression))
+            theirs = step(make().to(DEVICE), x, y, regression)
+            ways[peer] = lambda theirs=theirs: 1e3 * seconds(theirs)
     turn = lambda call: sum(call() for _ in range(TURN)) / TURN  # noqa: E731
     taken = [{way: turn(call) for way, call in ways.items()} for _ in range(WARM_UP + rounds)][WARM_UP:]
     ratios = {way: statistics.median(r[way] / r["advi"] for r in taken) for way in ways if way not in ("advi", "map")}
@@ -196,26 +178,13 @@ CASES = {"mlp": mlp, "lenet": lenet}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default=",".join(CASES))
+    parser = parser_of_cases(CASES)
     parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--out")
-    parser.add_argument("--commit", help="where the tree travels without its history")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    told = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    result = {
-        "command": f"python benchmarks/variational.py --only {options.only} --rounds {options.rounds}",
-        "commit": options.commit or told,
-        "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else f"{platform.machine()}, 1 thread",
-        "torch": torch.__version__,
-        "rows": [],
-    }
-    for chosen in options.only.split(","):
-        result["rows"] += CASES[chosen](options.rounds)
-        if options.out:
-            Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-            Path(options.out).write_text(json.dumps(result, indent=1))
+    command = f"python benchmarks/variational.py --only {options.only} --rounds {options.rounds}"
+    above = origin(command, options.commit, f"{platform.machine()}, 1 thread")
+    measure(CASES, options, above, options.rounds)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
     python benchmarks/vogn.py --out results/vogn-h200.json
     python benchmarks/vogn.py --only lenet,resnet,memory
+    python benchmarks/vogn.py --only ivon                       # both networks, IVON beside MAP and AdamW alone
 
 Adam and AdamW are written by hand, fused and captured as CUDA graphs; all methods run through `pl.fit`, which captures them,
 too. Both sides have the same network, data, batch size and precision. Ways take turns in rounds, since a machine that slows
@@ -128,21 +129,22 @@ def methods() -> dict[str, object]:
     return {"MAP": pl.MAP(learning_rate=1e-3), "VOGN": pl.VOGN(), "IVON": pl.IVON()}
 
 
-def steps_of(name: str, rounds: int) -> list[dict]:
+def steps_of(name: str, rounds: int, asked: tuple[str, ...] = tuple(WANTED)) -> list[dict]:
+    """A row for every precision, with the methods that were asked for, MAP, and what they are wanted beside."""
     make, steps = NETWORKS[name]
-    rows = []
+    rows, wanted = [], {way: WANTED[way] for way in asked}
+    beside = {opponent for opponent, _ in wanted.values()}
+    chosen = {way: method for way, method in methods().items() if way in (*wanted, "MAP")}
     for precision in PRECISIONS if DEVICE.type == "cuda" else PRECISIONS[:1]:
-        hands = {
-            "Adam, by hand": ByHand(make, torch.optim.Adam, 128, precision),
-            "AdamW, by hand": ByHand(make, torch.optim.AdamW, 128, precision),
-        }
+        optimisers = {"Adam, by hand": torch.optim.Adam, "AdamW, by hand": torch.optim.AdamW}
+        hands = {way: ByHand(make, kind, 128, precision) for way, kind in optimisers.items() if way in beside}
         for hand in hands.values():
             hand.milliseconds(10)
         times: dict[str, list[float]] = {}
         for _ in range(rounds):
             for way, hand in hands.items():
                 times.setdefault(way, []).append(hand.milliseconds(steps))
-            for way, method in methods().items():
+            for way, method in chosen.items():
                 times.setdefault(way, []).append(fitted(make, method, steps, 128, precision))
         middle = {way: statistics.median(t) for way, t in times.items()}
         row = {
@@ -151,13 +153,13 @@ def steps_of(name: str, rounds: int) -> list[dict]:
             "milliseconds": middle,
             "rounds": times,
         }
-        for way, (beside, most) in WANTED.items():
-            ratio = statistics.median(m / t for m, t in zip(times[way], times[beside], strict=True))
-            row[way] = {"ratio": ratio, "beside": beside, "wanted": f"at most {most}"}
+        for way, (opponent, most) in wanted.items():
+            ratio = statistics.median(m / t for m, t in zip(times[way], times[opponent], strict=True))
+            row[way] = {"ratio": ratio, "beside": opponent, "wanted": f"at most {most}"}
             row[way]["beside_map"] = middle[way] / middle["MAP"]
         rows.append(row)
         shown = ", ".join(f"{way} {t:.3f} ms" for way, t in middle.items())
-        told = ", ".join(f"{way} {row[way]['ratio']:.2f} ({row[way]['beside_map']:.2f} × MAP)" for way in WANTED)
+        told = ", ".join(f"{way} {row[way]['ratio']:.2f} ({row[way]['beside_map']:.2f} × MAP)" for way in wanted)
         print(f"{row['case']}, {row['precision']}: {shown}\n    {told}", flush=True)
     return rows
 
@@ -197,12 +199,14 @@ CASES = {
     "lenet": lambda rounds: steps_of("LeNet-5", rounds),
     "resnet": lambda rounds: steps_of("ResNet-18", rounds),
     "memory": memory,
+    "ivon": lambda rounds: [row for name in NETWORKS for row in steps_of(name, rounds, ("IVON",))],
 }
+USUAL = ("lenet", "resnet", "memory")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", default=",".join(CASES))
+    parser.add_argument("--only", default=",".join(USUAL))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out")
     parser.add_argument("--commit", help="where the tree travels without its history")

@@ -29,7 +29,14 @@ def equal(a, b):
 
 
 @pytest.mark.parametrize(
-    "method", [pl.MAP(), pl.MAP(optimizer="sgd", learning_rate=0.01), pl.SWAG(rank=3, snapshots=5)]
+    "method",
+    [
+        pl.MAP(),
+        pl.MAP(optimizer="sgd", learning_rate=0.01),
+        pl.SWAG(rank=3, snapshots=5),
+        pl.VOGN(num_samples=4),  # whose draws have branches of the graph each
+        pl.IVON(num_samples=4),
+    ],
 )
 @pytest.mark.parametrize("modes", [1, 3])
 def test_a_captured_run_agrees_with_an_eager_one(method, modes, monkeypatch):

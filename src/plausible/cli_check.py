@@ -46,9 +46,9 @@ def check(
         style="bold red" if wrong else "bold green",
     )
     shown.print(
-        "Off by / what chance and step size may do, of the worst weight: mean and sd in standard deviations of the posterior, "
-        "correlation, mean and spread of ranks in simulations (z). Claims: the whole posterior, the best one of independent "
-        "weights, or no more than its centre.",
+        "How far the worst weight is off, as a share of what chance and step size may do: mean, standard deviation and "
+        "correlation against the closed form, mean and spread of ranks in simulations. Claims: the whole posterior, the best "
+        "one of independent weights, or no more than its centre.",
         style="dim", highlight=False,
     )  # fmt: skip
     if wrong:
@@ -57,10 +57,10 @@ def check(
 
 def _table(findings: Sequence[Finding]) -> Table:
     from rich import box
-    from rich.table import Table
+    from rich.table import Column, Table
 
     columns = {"mean": "mean", "sd": "sd", "correlation": "corr", "rank mean (z)": "rank", "rank spread (z)": "spread"}
-    table = Table("method", "claims", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1))
+    table = Table(Column("method", no_wrap=True), "claims", box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 0, 0, 1))
     for heading in columns.values():
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("verdict")
@@ -68,7 +68,7 @@ def _table(findings: Sequence[Finding]) -> Table:
         cells = []
         for key in columns:
             off, allowed = finding.numbers.get(key, (math.nan, math.nan))
-            cells.append("" if math.isnan(allowed) else f"{off:.2g}/{allowed:.2g}")
+            cells.append("" if math.isnan(allowed) else f"{off / allowed:.2f}")
         verdict = "[green]right[/]" if finding.right else "[bold red]WRONG[/]"
         table.add_row(finding.name, finding.claim, *cells, verdict)
     return table

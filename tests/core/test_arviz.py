@@ -26,7 +26,7 @@ def autoregressive(chains, draws, phi, seed=0):
     return np.stack(rows, 1)
 
 
-@pytest.mark.parametrize("draws", [9, 100, 501])
+@pytest.mark.parametrize("draws", [9, 14, 41, 100, 501])  # halves of an odd and of an even length
 @pytest.mark.parametrize("phi", [-0.5, 0.0, 0.9])
 def test_r_hat_and_effective_sizes_are_those_of_arviz(phi, draws):
     values = autoregressive(4, draws, phi)
@@ -34,6 +34,54 @@ def test_r_hat_and_effective_sizes_are_those_of_arviz(phi, draws):
     assert float(r_hat(chains)) == pytest.approx(float(arviz.rhat(values)), rel=1e-6)
     for kind in ("bulk", "mean", "tail"):
         assert float(ess(chains, kind)) == pytest.approx(float(arviz.ess(values, method=kind)), rel=1e-6), kind
+
+
+def constant():
+    return np.ones((4, 60))
+
+
+def constant_by_chain():
+    return np.arange(4.0)[:, None] * np.ones((4, 60))
+
+
+def one_constant():
+    values = autoregressive(4, 60, 0.0)
+    values[0] = 0.3
+    return values
+
+
+def two_values():
+    return (autoregressive(4, 60, 0.5) > 0).astype(float)
+
+
+def missing():
+    values = autoregressive(4, 60, 0.0)
+    values[1, 5] = np.nan
+    return values
+
+
+def three_draws():
+    return autoregressive(4, 3, 0.0)
+
+
+def mirrored():
+    """Every other draw on the other side: the two next to the median are a tie in their distance from it."""
+    return autoregressive(4, 60, 0.0) * 0.01 + np.array([1.0, -1.0] * 30)
+
+
+@pytest.mark.filterwarnings("ignore")  # ArviZ's divisions by zero
+@pytest.mark.parametrize(
+    "make", [constant, constant_by_chain, one_constant, two_values, missing, mirrored, three_draws]
+)
+def test_chains_at_the_edge_have_the_numbers_of_arviz(make):
+    values = make()
+    chains = torch.from_numpy(values)
+    within_reach = 1e9  # a variance that is zero but for rounding makes one of them infinite, the other large
+    found, expected = (min(float(v), within_reach) for v in (r_hat(chains), arviz.rhat(values)))
+    assert found == pytest.approx(expected, rel=1e-9, nan_ok=True)
+    for kind in ("bulk", "mean", "tail"):
+        expected = float(arviz.ess(values, method=kind))
+        assert float(ess(chains, kind)) == pytest.approx(expected, rel=1e-9, nan_ok=True), kind
 
 
 def test_e_bfmi_is_that_of_arviz():
@@ -59,6 +107,12 @@ def test_chains_arrive_in_arviz_with_natural_values_and_statistics():
     assert np.array_equal(handed.sample_stats["lp"].values[0], posterior.components[0].statistics["log_joint"].numpy())
     assert handed.sample_stats["diverging"].dtype == bool
     assert chain.to_arviz().posterior["weight"].shape == (1, 60, 1, 2)
+
+
+def test_draws_in_half_precision_arrive_in_arviz_as_numpy_has_them():
+    density = pl.LogDensity(lambda p: -(p["x"] ** 2).sum() / 2, {"x": torch.zeros(3, dtype=torch.bfloat16)})
+    posterior = pl.fit(density, None, pl.SGLD(step_size=0.1), steps=20, progress=False, compile=False)
+    assert posterior.to_arviz().posterior["x"].dtype == np.float32
 
 
 def test_what_is_not_a_chain_is_refused_by_name():

@@ -176,6 +176,62 @@ def test_weighted_batches_of_a_loader_need_their_sum():
     assert float(seen[0]["log_joint"]) == pytest.approx(float(expected), rel=1e-5)
 
 
+class Columns(IterableDataset):
+    """A stream of whatever columns there are."""
+
+    def __init__(self, *columns):
+        self.columns = columns
+
+    def __iter__(self):
+        return zip(*self.columns, strict=True)
+
+
+def test_batches_of_a_stream_without_weight_are_passed_over(tmp_path):
+    """Weights alone say how much of N a stream's batch stands for, and those of such a batch say nothing."""
+    weights = torch.linspace(0.5, 1.5, 50)
+    weights[:10] = 0.0
+    weights[20:40] = 0.0
+    settings = {"num_data": float(weights.sum()), "steps": 5}
+    seen, expected = [], []
+    data = DataLoader(Columns(X, Y, weights), batch_size=10)
+    posterior = fit(data, callbacks=[seen.append], **settings)
+    heavy = Columns(*(column[weights > 0] for column in (X, Y, weights)))
+    fit(DataLoader(heavy, batch_size=10), callbacks=[expected.append], **settings)
+    for mine, theirs in zip(seen, expected, strict=True):
+        assert float(mine["log_joint"]) == float(theirs["log_joint"])
+    setting = pl.Checkpoint(tmp_path / "run.ckpt", every_steps=1)
+    with pytest.raises(Stop):
+        fit(data, checkpoint=setting, callbacks=[stop_at(3)], **settings)
+    assert_same_bits(fit(data, checkpoint=setting, resume=True, **settings), posterior)
+
+
+@pytest.mark.parametrize("method", [pl.SGLD(step_size=1e-4), pl.HMC(warmup=2)], ids=["SGLD", "HMC"])
+def test_a_stream_without_any_weight_has_no_data(method):
+    with pytest.raises(ValueError, match="all zero, so there are no data|all weights are zero"):
+        fit(DataLoader(Columns(X, Y, torch.zeros(50)), batch_size=10), method=method, num_data=3, steps=5)
+
+
+WRONG_WEIGHTS = {
+    "of one axis more": (torch.ones(50, 1), r"50 examples, got shape \(50, 1\); did you mean weights.squeeze"),
+    "negative": (-torch.ones(50), "got -1.0 in example 0"),
+    "missing": (torch.full((50,), torch.nan), "got nan in example 0"),
+}
+
+
+@pytest.mark.parametrize("form", ["tensors", "loader"])
+@pytest.mark.parametrize("wrong", WRONG_WEIGHTS)
+def test_weights_that_cannot_be_are_named(wrong, form):
+    weights, told = WRONG_WEIGHTS[wrong]
+    with pytest.raises(ValueError, match=told):
+        fit((X, Y, weights) if form == "tensors" else DataLoader(Rows(X, Y, weights), batch_size=50), num_data=50)
+
+
+def test_weights_with_an_axis_too_many_are_refused_by_a_log_joint_too():
+    weights, told = WRONG_WEIGHTS["of one axis more"]
+    with pytest.raises(ValueError, match=told):
+        model().log_joint(model().init(), (X, Y, weights), num_data=50)
+
+
 # --- dictionaries, tuples, and anything else ---
 
 

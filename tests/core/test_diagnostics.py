@@ -153,3 +153,53 @@ def test_divergences_are_counted_and_acceptance_is_shown():
     assert not found.ok
     assert any("3 transitions diverged" in m for m in found.messages)
     assert any("0.80" in m for m in found.messages)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_draw_that_is_no_number_is_reported(value):
+    x = ar1(4, 200, 0.0, seed=1)
+    x[1, 5] = value
+    found = posterior_of(x).diagnostics()
+    assert not found.ok and "some draws of a are not finite" in found.messages[1]
+
+
+def test_chains_that_never_move_are_reported_however_well_they_agree():
+    agreeing = posterior_of(np.ones((4, 200))).diagnostics()
+    assert not agreeing.ok and any("chain 0, 1, 2, 3 (of 0 to 3) never moved" in m for m in agreeing.messages)
+    x = ar1(4, 200, 0.0, seed=1)
+    x[2] = x[0, 0]
+    found = posterior_of(x).diagnostics()
+    assert not found.ok and any("chain 2 (of 0 to 3) never moved" in m for m in found.messages)
+    # One that is said to have accepted nothing is named once.
+    acceptance = torch.full((4, 200), 0.8)
+    acceptance[2] = 0.0
+    found = posterior_of(x, acceptance=acceptance).diagnostics()
+    assert sum("chain 2 (of 0 to 3)" in m for m in found.messages) == 1
+
+
+def test_energies_and_temperatures_that_are_no_numbers_are_called_so():
+    x, missing = ar1(4, 200, 0.0, seed=1), torch.full((4, 200), math.nan)
+    energies = posterior_of(x, energy=missing).diagnostics()
+    assert not energies.ok and any("E-BFMI cannot be told" in m for m in energies.messages)
+    warmth = posterior_of(x, kinetic_temperature=missing).diagnostics()
+    assert not warmth.ok and any("kinetic temperature of some draws is not a number" in m for m in warmth.messages)
+
+
+@pytest.mark.parametrize("draws", [1, 2, 3, 7])
+def test_chains_of_a_few_draws_are_not_judged(draws):
+    found = posterior_of(ar1(2, draws, 0.0)).diagnostics()
+    assert not found.ok and "too few to judge" in found.messages[0]
+
+
+def test_an_unknown_without_numbers_has_nothing_to_mix():
+    class Empty(torch.nn.Linear):
+        def __init__(self):
+            super().__init__(2, 1)
+            self.nothing = torch.nn.Parameter(torch.zeros(0, 3))
+
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(20, 2, generator=rng)
+    model = pl.BayesianModel(Empty(), pl.likelihoods.Normal())
+    posterior = pl.fit(model, (x, x.sum(1, keepdim=True)), pl.MALA(warmup=5), steps=20, num_modes=2, progress=False)
+    assert set(posterior.diagnostics().table) == {"weight", "bias", "log_joint"}
+    assert posterior.predict(x).mean.shape == (20, 1)

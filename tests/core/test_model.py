@@ -5,24 +5,12 @@ import math
 import pytest
 import torch
 from scipy import integrate
+from tests.core.small_regression import N, data, network
 from tests.oracles import vector_of
 from torch import nn
 from torch.distributions import Normal
 
 import plausible as pl
-
-N = 23
-
-
-def network(dtype=torch.float64):
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).to(dtype)
-
-
-def data(n=N, seed=0):
-    rng = torch.Generator().manual_seed(seed)
-    x = torch.randn(n, 3, generator=rng, dtype=torch.float64)
-    return x, torch.randn(n, 2, generator=rng, dtype=torch.float64)
 
 
 def gradients(model, params, batch, num_data):

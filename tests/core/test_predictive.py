@@ -7,21 +7,11 @@ import pytest
 import scoringrules
 import torch
 from scipy import optimize, special, stats
+from tests.core.seeded_draws import N, S, randn, shares
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
 import plausible as pl
 from plausible import likelihoods
-
-S, N = 7, 5
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def shares(seed=1):
-    weights = torch.rand(S, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return weights / weights.sum()
 
 
 def torch_mixture(means, scales, weights):

@@ -2,20 +2,10 @@
 
 import pytest
 import torch
+from tests.core.seeded_draws import N, S, randn, shares
 
 import plausible as pl
 from plausible import likelihoods
-
-S, N = 7, 5
-
-
-def randn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def shares(seed=1):
-    weights = torch.rand(S, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return weights / weights.sum()
 
 
 def logits(*shape):

@@ -8,7 +8,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from plausible.core.compilation import compiled_move
-from plausible.core.rewrites import SATURATION, Rewrites, quick_tanh, shared_gradient, shared_inputs
+from plausible.core.rewrites import (
+    SATURATION,
+    Rewrites,
+    after_fusion,
+    before_fusion,
+    quick_tanh,
+    shared_gradient,
+    shared_inputs,
+)
 
 aten = torch.ops.aten
 
@@ -51,7 +59,7 @@ def shared_product(x, weights):
 def test_a_product_that_all_chains_share_a_factor_of_becomes_one_product():
     graph = traced(shared_product, (30, 4), (3, 4, 5)).graph
     assert operations(graph).count(aten.bmm.default) == 1
-    Rewrites()(graph)
+    Rewrites(before_fusion)(graph)
     graph.lint()
     assert operations(graph).count(aten.bmm.default) == 0
     assert operations(graph).count(aten.mm.default) == 1
@@ -69,13 +77,21 @@ def test_a_product_that_all_chains_share_a_factor_of_becomes_one_product():
 def test_other_products_are_left_alone(product, shapes):
     graph = traced(product, *shapes).graph
     before = operations(graph)
-    Rewrites()(graph)
+    Rewrites(before_fusion)(graph)
     assert operations(graph) == before
+
+
+@pytest.mark.parametrize(("shape", "left"), [((5,), False), ((30, 5), True)], ids=["a-bias", "a-matrix"])
+def test_a_bias_is_added_after_the_product_and_a_matrix_within_it(shape, left):
+    graph = traced(torch.addmm, shape, (30, 4), (4, 5)).graph
+    Rewrites(after_fusion)(graph)
+    graph.lint()
+    assert (aten.addmm.default in operations(graph)) == left
 
 
 def test_a_tanh_in_double_precision_is_left_alone():
     graph = traced(torch.tanh, (3,), dtype=torch.float64).graph
-    Rewrites()(graph)
+    Rewrites(before_fusion)(graph)
     assert aten.tanh.default in operations(graph)
 
 

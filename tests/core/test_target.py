@@ -2,25 +2,12 @@
 
 import pytest
 import torch
+from tests.core.small_regression import N, data, network
 from tests.oracles import linear_regression, vector_of
 from torch import nn
 
 import plausible as pl
 from plausible.core.model import InternalBatch
-
-N = 23
-
-
-def network(dtype=torch.float64):
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).to(dtype)
-
-
-def data(n=N, seed=0):
-    rng = torch.Generator().manual_seed(seed)
-    x = torch.randn(n, 3, generator=rng, dtype=torch.float64)
-    return x, torch.randn(n, 2, generator=rng, dtype=torch.float64)
-
 
 PRIORS = {
     "Normal": pl.priors.Normal(scale=0.7),

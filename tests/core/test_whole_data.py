@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.contract_cases import Stop, assert_same_bits, stop_at
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import plausible as pl
 from plausible.core import whole_data
@@ -141,6 +141,26 @@ def test_data_that_do_not_fit_are_never_held(small_budget, monkeypatch):
         inputs = torch.cat([b[0] for b in found])
         torch.testing.assert_close(inputs.sort(0).values, X.sort(0).values)
     assert float(sum(b[2].sum() for b in found)) == pytest.approx(50.0)
+
+
+class Weighted(Rows):
+    def __getitem__(self, i):
+        return X[i], Y[i], WEIGHTS[i] / 100
+
+
+class WeightedStream(IterableDataset):
+    def __iter__(self):
+        return iter(Weighted()[i] for i in range(50))
+
+
+@pytest.mark.parametrize("kind", [Weighted, WeightedStream])
+def test_chunks_follow_from_the_number_of_examples_and_not_from_what_they_weigh(kind, small_budget):
+    total = float(WEIGHTS.sum() / 100)
+    loader = DataLoader(kind(), batch_size=10)
+    given = make_source(model(), loader, batch_size=10, seed=0, device=CPU, num_data=total)
+    found = whole_data.whole_data(given, model().bound(num_data=total), CPU, 1)
+    assert [len(b[0]) for b in found] == [13, 13, 13, 11]
+    assert float(sum(b[2].sum() for b in found)) == pytest.approx(total)
 
 
 def test_runs_with_data_of_their_own_are_chunked_side_by_side(small_budget, monkeypatch):

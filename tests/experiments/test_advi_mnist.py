@@ -2,35 +2,15 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
+from tests.experiments.made_up_sets import write_digits
 
 import plausible as pl
 from plausible.core.predictive import Predictive
 from plausible.experiments import advi_mnist as study_file
 from plausible.experiments import registry, tables
 from plausible.experiments.reproduce import run_rows
-
-
-@pytest.fixture(scope="module")
-def made_up_digits(tmp_path_factory):
-    """Images in MNIST's format whose bright row is their class."""
-    return made_up(tmp_path_factory.mktemp("data"), 300)
-
-
-def made_up(root, images_to_train_on):
-    """Write MNIST's one file."""
-    rng = np.random.default_rng(0)
-    parts = {}
-    for part, count in (("train", images_to_train_on), ("test", 100)):
-        labels = np.arange(count) % 10
-        images = rng.integers(0, 120, size=(count, 28, 28))
-        images[np.arange(count), 2 * labels + 4] = 255
-        parts |= {f"x_{part}": images.astype(np.uint8), f"y_{part}": labels.astype(np.uint8)}
-    (root / "mnist").mkdir()
-    np.savez(root / "mnist" / "mnist.npz", **parts)
-    return root
 
 
 def test_the_study_runs_at_toy_size_and_draws_its_pictures(made_up_digits, tmp_path):
@@ -97,4 +77,4 @@ def test_a_longer_run_tells_made_up_digits_apart(tmp_path):
     # With a few hundred images the prior outweighs them, and the best diagonal normal knows no class.
     small = study_file.toy(study_file.STUDY.rows[1])
     row = replace(small, epochs=30, batch_size=50, units=10, limit=None, samples=20, learning_rate=0.02)
-    assert study_file.run(row, made_up(tmp_path, 1000)).scores["accuracy"][0] > 95
+    assert study_file.run(row, write_digits(tmp_path, 1000)).scores["accuracy"][0] > 95

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from tests.experiments.made_up_sets import write_uci_sets
 
 import plausible as pl
 from plausible.experiments import hmc_truth as study_file
@@ -26,21 +27,9 @@ GOOD = {"chains": 8, "draws": 100, "r_hat": 1.01, "r_hat_95": 1.02, "ess_5": 300
 @pytest.fixture(scope="module")
 def made_up_data(tmp_path_factory):
     """Regression sets in the published format under the names that the study asks for, far from having unit scale."""
-    root = tmp_path_factory.mktemp("data")
-    rng = np.random.default_rng(0)
-    for name in ("bostonHousing", "concrete"):
-        folder = root / "uci" / name / "data"
-        folder.mkdir(parents=True)
-        x = rng.normal(size=(60, 3))
-        np.savetxt(folder / "data.txt", np.column_stack([x, 50 + 10 * np.tanh(x[:, 0]) + 2 * rng.normal(size=60)]))
-        np.savetxt(folder / "index_features.txt", [0, 1, 2])
-        np.savetxt(folder / "index_target.txt", [3])
-        np.savetxt(folder / "n_splits.txt", [2])
-        for split in range(2):
-            shuffled = rng.permutation(60)
-            np.savetxt(folder / f"index_test_{split}.txt", shuffled[:20])
-            np.savetxt(folder / f"index_train_{split}.txt", shuffled[20:])
-    return root
+    return write_uci_sets(
+        tmp_path_factory.mktemp("data"), ["bostonHousing", "concrete"], 60, lambda x: 50 + 10 * np.tanh(x[:, 0])
+    )
 
 
 def toys(*names):

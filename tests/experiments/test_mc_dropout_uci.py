@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from tests.experiments.made_up_sets import NOISE, write_uci_sets
 
 import plausible as pl
 from plausible.experiments import mc_dropout_uci as study_file
@@ -14,27 +15,11 @@ from plausible.experiments import registry
 from plausible.experiments.reproduce import run_rows
 from plausible.experiments.study import comparable
 
-NOISE = 2.0
-
 
 @pytest.fixture(scope="module")
 def made_up_data(tmp_path_factory):
     """A data set in the published format under every name that the study asks for: y = 3 + 10 x₀ with noise of deviation 2."""
-    root = tmp_path_factory.mktemp("data")
-    rng = np.random.default_rng(0)
-    for row in study_file.STUDY.rows:
-        folder = root / "uci" / row.data / "data"
-        folder.mkdir(parents=True)
-        x = rng.normal(size=(80, 3))
-        np.savetxt(folder / "data.txt", np.column_stack([x, 3 + 10 * x[:, 0] + NOISE * rng.normal(size=80)]))
-        np.savetxt(folder / "index_features.txt", [0, 1, 2])
-        np.savetxt(folder / "index_target.txt", [3])
-        np.savetxt(folder / "n_splits.txt", [2])
-        for split in range(2):
-            order = rng.permutation(80)
-            np.savetxt(folder / f"index_test_{split}.txt", order[:20])
-            np.savetxt(folder / f"index_train_{split}.txt", order[20:])
-    return root
+    return write_uci_sets(tmp_path_factory.mktemp("data"), [row.data for row in study_file.STUDY.rows])
 
 
 def test_the_study_runs_at_toy_size(made_up_data):

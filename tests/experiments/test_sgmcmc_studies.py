@@ -4,9 +4,9 @@ import statistics
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
+from tests.experiments.made_up_sets import write_uci_sets
 
 from plausible.experiments import csgmcmc_25gaussians as gaussians
 from plausible.experiments import registry, tables
@@ -20,19 +20,7 @@ STORED = ["csgmcmc-25gaussians", "sghmc-variance-reduction"]
 @pytest.fixture(scope="module")
 def made_up_data(tmp_path_factory):
     """A data set in the published format: y = 3 + 10 x₀ with noise 2."""
-    root, rng = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
-    folder = root / "uci" / "concrete" / "data"
-    folder.mkdir(parents=True)
-    x = rng.normal(size=(80, 3))
-    np.savetxt(folder / "data.txt", np.column_stack([x, 3 + 10 * x[:, 0] + 2 * rng.normal(size=80)]))
-    np.savetxt(folder / "index_features.txt", [0, 1, 2])
-    np.savetxt(folder / "index_target.txt", [3])
-    np.savetxt(folder / "n_splits.txt", [2])
-    for split in range(2):
-        order = rng.permutation(80)
-        np.savetxt(folder / f"index_test_{split}.txt", order[:20])
-        np.savetxt(folder / f"index_train_{split}.txt", order[20:])
-    return root
+    return write_uci_sets(tmp_path_factory.mktemp("data"), ["concrete"])
 
 
 @pytest.mark.parametrize("name", STORED)

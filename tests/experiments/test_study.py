@@ -1,15 +1,18 @@
 """What a study is, and what may stand beside a published number."""
 
 import math
+import os
 from dataclasses import replace
 
 import pytest
+import torch
 from scipy import stats
 from tests.experiments.toy_study import STUDY, ToyRow
 
 from plausible.experiments.study import (
     Column,
     Estimate,
+    Outcome,
     Published,
     Row,
     comparable,
@@ -88,3 +91,12 @@ def test_an_aim_goes_with_near_alone(better, aim):
 
 def test_a_description_is_not_said_to_be_better_either_way():
     assert Column(heading="", form=".2f", better="neither", meaning="").direction == "neither way is better"
+
+
+def test_an_outcome_names_the_gpu_where_there_is_one_and_else_the_cores(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert Outcome(scores={}, seeds=[]).device == f"CPU with {os.cpu_count()} cores"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    assert Outcome(scores={}, seeds=[]).device == "a GPU"
+    assert Outcome(scores={}, seeds=[], device="a CPU all the same").device == "a CPU all the same"

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from tests.experiments.made_up_sets import write_uci_sets
 
 import plausible as pl
 from plausible.experiments import registry, tables
@@ -17,26 +18,13 @@ from plausible.experiments.results import Store
 
 ROOT = Path(__file__).parents[2]
 NAMES = ["ensemble-uci", "swag-uci"]
+SETS = ["bostonHousing", "yacht", "concrete", "kin8nm", "protein-tertiary-structure"]
 
 
 @pytest.fixture(scope="module")
 def made_up_data(tmp_path_factory):
     """A data set in the published format, under every name that the studies ask for: y = 3 + 10 x₀ with noise 2."""
-    root = tmp_path_factory.mktemp("data")
-    rng = np.random.default_rng(0)
-    for name in ("bostonHousing", "yacht", "concrete", "kin8nm", "protein-tertiary-structure"):
-        folder = root / "uci" / name / "data"
-        folder.mkdir(parents=True)
-        x = rng.normal(size=(80, 3))
-        np.savetxt(folder / "data.txt", np.column_stack([x, 3 + 10 * x[:, 0] + 2 * rng.normal(size=80)]))
-        np.savetxt(folder / "index_features.txt", [0, 1, 2])
-        np.savetxt(folder / "index_target.txt", [3])
-        np.savetxt(folder / "n_splits.txt", [2])
-        for split in range(2):
-            order = rng.permutation(80)
-            np.savetxt(folder / f"index_test_{split}.txt", order[:20])
-            np.savetxt(folder / f"index_train_{split}.txt", order[20:])
-    return root
+    return write_uci_sets(tmp_path_factory.mktemp("data"), SETS)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,6 +3,7 @@
 import logging
 import math
 
+import numpy as np
 import pytest
 import torch
 from tests.contract_cases import NETWORKS, blobs, mlp, model
@@ -75,6 +76,30 @@ def test_saga_is_unbiased_exactly_for_every_table():
     torch.testing.assert_close(rows.mean(0), memory["average"]["0.weight"].flatten())
 
 
+def test_saga_is_the_one_written_again_in_numpy_along_a_walk():
+    """Linear regression, where batch b has the gradient A_b w + c_b; its table is kept here as the places that rows are of."""
+    truth = linear_regression(n=41, inputs=3, noise=0.5, seed=4)
+    bare = pl.BayesianModel(nn.Linear(3, 1, bias=False).double(), pl.likelihoods.Normal(scale=0.5))
+    source = make_source(bare, truth.data(), batch_size=8, seed=0, device=torch.device("cpu"))
+    bound = bare.bound(num_data=41.0, steps_per_epoch=source.steps_per_epoch)
+    walk = np.random.default_rng(0).normal(size=(60, 3)).cumsum(0) * 0.1
+    memory, own = filled("saga", bound, source, {"weight": torch.as_tensor(walk[:1])})
+    parts = [[t.numpy() for t in placed.batch] for placed in own.sweep()]
+
+    def gradient(b, w):
+        x, y, scale = parts[b]
+        return ((y[:, 0] - x @ w) * scale) @ x / 0.5**2 - w
+
+    seen = [walk[0]] * len(parts)
+    for step, w in enumerate(walk):
+        b = int(own.batch(step).place)
+        average = sum(gradient(i, place) for i, place in enumerate(seen)) / len(parts)
+        expected = gradient(b, w) - gradient(b, seen[b]) + average
+        seen[b] = w
+        found = reduction("saga").slope(bound, memory, {"weight": torch.as_tensor(w)[None]}, own.batch(step))[1]
+        np.testing.assert_allclose(found["weight"][0].numpy(), expected, rtol=1e-9)
+
+
 def test_the_snapshots_gradient_is_that_of_all_data():
     bound, source, data = regression_model()
     memory, _ = filled("svrg", bound, source, bound.init())
@@ -121,8 +146,10 @@ def test_variance_reduction_refuses_a_log_joint_that_is_no_sum_over_examples(kin
 
 def test_variance_reduction_refuses_what_it_cannot_be_right_about():
     method = pl.SGHMC(variance_reduction="svrg")
-    with pytest.raises(pl.NotSupported, match="LogDensity"):
-        pl.fit(normal_target(torch.zeros(2), torch.eye(2)), None, method, steps=4, **QUIET)
+    for name in ("svrg", "saga"):
+        with pytest.raises(pl.NotSupported, match="LogDensity"):
+            reduced = pl.SGHMC(variance_reduction=name)
+            pl.fit(normal_target(torch.zeros(2), torch.eye(2)), None, reduced, steps=4, **QUIET)
     with pytest.raises(pl.NotSupported, match="augment"):
         pl.fit(model(), blobs(), method, steps=4, augment=lambda x: x, **QUIET)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*blobs()), batch_size=4)
@@ -226,7 +253,9 @@ def test_a_base_with_draws_of_its_own_is_refused():
     ("method", "wrong"),
     [
         (pl.SGLD, {"step_size": 0.0}),
+        (pl.SGLD, {"step_size": math.inf}),
         (pl.SGLD, {"burn_in": -1}),
+        (pl.SGLD, {"burn_in": 2.5}),
         (pl.SGHMC, {"thin": 0}),
         (pl.SGHMC, {"friction": -1.0}),
         (pl.SGHMC, {"variance_reduction": "sarah"}),
@@ -241,6 +270,14 @@ def test_a_base_with_draws_of_its_own_is_refused():
 def test_wrong_settings_are_refused_when_they_are_given(method, wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         method(**wrong)
+
+
+def test_a_chain_that_leaves_all_numbers_is_stopped_with_advice_that_its_sampler_can_take():
+    with pytest.raises(FloatingPointError, match="try a tenth of it") as caught:
+        pl.fit(model(), blobs(), pl.SGLD(step_size=1e20), steps=9, **QUIET)
+    assert "clip_norm" not in str(caught.value)
+    with pytest.raises(FloatingPointError, match="or clip_norm"):
+        pl.fit(model(), blobs(), pl.MAP(optimizer="sgd", learning_rate=1e20), steps=9, **QUIET)
 
 
 def test_every_thin_th_draw_after_burn_in_is_kept_and_two_fifths_are_burn_in():

@@ -1,5 +1,6 @@
 """Every optimiser with numbers under which it moves in a few steps, a network, data, and the loops that users write."""
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -15,6 +16,8 @@ CASES = {
     "VOGN": (pl.optim.VOGN, {"lr": 0.01, "betas": (0.9, 0.9)}),
 }
 SAMPLING = ["IVON", "NoisyKFAC", "VOGN"]  # gradients at draws around a mean
+every = pytest.mark.parametrize("name", CASES)
+sampling = pytest.mark.parametrize("name", SAMPLING)
 N, NOISE = 24, 0.5
 
 
@@ -51,6 +54,13 @@ def loop(optimizer, x: Tensor, y: Tensor, steps: int = 5, reduction: str = "mean
         with optimizer.sampled():
             getattr(losses(optimizer.network, x, y), reduction)().backward()
         optimizer.step()
+
+
+def stepped(name: str, network: nn.Module | None = None, **numbers) -> pl.optim.BayesianOptimizer:
+    """An optimiser that has a curvature to draw with."""
+    optimizer = make(name, network or mlp(), **numbers)
+    loop(optimizer, *data(), steps=1)
+    return optimizer
 
 
 def closure_loop(optimizer, x: Tensor, y: Tensor, steps: int = 5) -> None:

@@ -42,6 +42,13 @@ def test_inputs_whose_prediction_does_not_depend_on_the_chain_count_as_agreed():
     assert share_agreed(chains(0.5, 4.0), x) == 0.25
 
 
+def test_a_chain_that_stands_still_agrees_with_nothing():
+    lone = chains(0.5).components[0]
+    lone.draws = {"weight": torch.ones(40, 1, 1)}
+    assert share_agreed(lone, X) == 0.0
+    assert "not settled" in plain_words("hmc", lone, X, "--epochs 400")
+
+
 def test_weights_that_trade_places_do_not_count_as_disagreement():
     network = torch.nn.Sequential(torch.nn.Linear(1, 2, bias=False), torch.nn.Tanh(), torch.nn.Linear(2, 1, bias=False))
     model = pl.BayesianModel(network, pl.likelihoods.Normal(scale=1.0))

@@ -1,5 +1,7 @@
 """Right methods are called right, and methods that are wrong on purpose are called wrong."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -7,6 +9,7 @@ from typer.testing import CliRunner
 
 import plausible as pl
 from plausible.cli import app
+from plausible.core.model import InternalBatch
 from plausible.report.check_subjects import SUBJECTS
 from plausible.report.checking import BayesianModel, Subject, check, linear_model, problem, simulation_based
 
@@ -129,6 +132,22 @@ def test_chains_and_simulations_tell_noise_that_is_too_large():
     assert any(z > allowed for z, allowed in hot.values())
 
 
+class Unscaled(pl.SGLD):
+    """Takes the gradient of a batch for that of all data."""
+
+    def moved(self, model, state, batch, rng, multiple, heat):
+        inputs, targets, weights = batch
+        return super().moved(
+            model, state, InternalBatch((inputs, targets, torch.ones_like(weights))), rng, multiple, heat
+        )
+
+
+@pytest.mark.slow
+def test_a_gradient_on_the_scale_of_its_batch_is_called_wrong():
+    finding = check("sgld", replace(SUBJECTS["sgld"], method=Unscaled(step_size=0.003), steps=3000, chains=4))
+    assert any("sd is off" in failure for failure in finding.failures)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_every_method_is_right(name):
@@ -150,6 +169,15 @@ def test_a_wrong_method_makes_the_command_fail(monkeypatch):
     result = CliRunner().invoke(app, ["check", "--methods", "map"])
     assert result.exit_code == 1
     assert "WRONG" in result.output and "sd is off" in result.output
+
+
+def test_a_method_that_stops_is_wrong_and_the_others_are_checked_all_the_same(monkeypatch):
+    monkeypatch.setitem(SUBJECTS, "natural-gradient-vi", subject(pl.SGLD(step_size=1e100), steps=5))
+    result = CliRunner().invoke(app, ["check", "--methods", "natural-gradient-vi,map"])
+    assert result.exit_code == 1
+    assert "it stopped with FloatingPointError" in " ".join(result.output.split())
+    rows = [line.split() for line in result.output.splitlines() if line.rstrip().endswith(("right", "WRONG"))]
+    assert [(row[0], row[-1]) for row in rows] == [("natural-gradient-vi", "WRONG"), ("map", "right")]
 
 
 def test_an_unknown_method_is_refused():

@@ -47,13 +47,14 @@ def test_a_single_network_has_none_of_the_truths_spread_between_classes():
     assert distances(truth, truth) == {"agreement": 1.0, "total_variation": 0.0, "spread": 0.0}
 
 
-def chains(shift, draws=400):
+def chains(shift, draws=400, diverged=0):
     model = pl.BayesianModel(nn.Linear(1, 1), NORMAL)
     rng = torch.Generator().manual_seed(0)
 
     def chain(number):
         drawn = {k: torch.randn(draws, *v.shape, generator=rng) + shift * number for k, v in model.init().items()}
-        return pl.posteriors.Samples(model, drawn)
+        divergent = torch.arange(draws) < diverged
+        return pl.posteriors.Samples(model, drawn, {"divergent": divergent.float()})
 
     return pl.mixture([chain(number) for number in range(4)])
 
@@ -64,6 +65,27 @@ def test_chains_that_agree_are_verified_and_others_are_not():
     assert fine and "100%" in words
     fine, words = judged(chains(2.0), x)
     assert not fine and "not the truth yet" in words
+
+
+def test_chains_that_diverge_often_are_not_verified_however_well_they_agree():
+    x = torch.linspace(-1, 1, 9)[:, None]
+    fine, words = judged(chains(0.0, diverged=2), x)
+    assert fine and "8 divergent transitions" in words
+    fine, words = judged(chains(0.0, diverged=20), x)
+    assert not fine and "80 divergent transitions" in words and "--truth-steps" in words
+
+
+def test_chains_of_three_draws_are_not_verified():
+    fine, words = judged(chains(0.0, draws=3), torch.linspace(-1, 1, 9)[:, None])
+    assert not fine and "0% of the predictions" in words
+
+
+def test_chains_whose_predictions_never_change_are_not_verified():
+    still = chains(0.0)
+    for chain in still.components:
+        chain.draws = {k: torch.zeros_like(w) for k, w in chain.draws.items()}
+    fine, words = judged(still, torch.linspace(-1, 1, 9)[:, None])
+    assert not fine and "0% of the predictions" in words
 
 
 def line():
@@ -87,6 +109,7 @@ def test_compare_holds_methods_against_the_truth():
     assert rows["exact"]["total_variation"].mean < 0.02 < rows["point"]["total_variation"].mean
     assert rows["exact"]["spread"].mean < 0.02 < rows["point"]["spread"].mean
     assert "hmc (truth)" in rows and any("effective draws" in note for note in found.notes)
+    assert not any(note.startswith("hmc (truth)") for note in found.notes)  # whose length is no matter of epochs
     assert "TV" in str(found)
     assert not math.isnan(rows["hmc (truth)"]["total_variation"].mean)
 

@@ -13,11 +13,11 @@ cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel runs
 @pytest.mark.parametrize("n", [1, 2, 1023, 100_001])
 def test_numbers_of_the_kernel_are_those_of_the_words(n):
     keys = Keys(run_key(3, device="cuda"), torch.tensor(7, device="cuda"))
-    assert device_draws.is_on_device(*keys._words)
+    assert device_draws.is_on_device(keys._key, keys.step)
     plain = UNIFORM.anywhere(keys._words, 2, n, torch.float32)
-    assert torch.equal(device_draws.draw(keys._words, 2, n, normal=False), plain)
+    assert torch.equal(device_draws.draw(keys._key, keys.step, 2, n, normal=False), plain)
     plain = NORMAL.anywhere(keys._words, 2, n, torch.float32)
-    torch.testing.assert_close(device_draws.draw(keys._words, 2, n, normal=True), plain, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(device_draws.draw(keys._key, keys.step, 2, n, normal=True), plain, rtol=1e-5, atol=1e-5)
 
 
 @cuda

@@ -46,4 +46,5 @@ def to_arviz(chains: Sequence[Any]) -> Any:
 
 def _joined(parts: Sequence[Tensor], length: int) -> Any:
     """(chains, draws, ...) as an array."""
-    return torch.stack([part[:length] for part in parts]).detach().cpu().numpy()
+    whole = torch.stack([part[:length] for part in parts]).detach().cpu()
+    return (whole.float() if whole.dtype == torch.bfloat16 else whole).numpy()  # numpy has no bfloat16

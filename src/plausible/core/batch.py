@@ -100,6 +100,27 @@ def check_dtype(inputs: Inputs, dtype: torch.dtype) -> None:
             )
 
 
+def one_for_each(weights: Any, size: int) -> Tensor:
+    """Weights as a tensor of one number for every example; with one axis more, B examples would have B² products."""
+    found = as_tensors(weights)
+    if not isinstance(found, Tensor) or found.shape != (size,):
+        shape = tuple(found.shape) if isinstance(found, Tensor) else f"of a {type(weights).__name__}"
+        hint = "; did you mean weights.squeeze(-1)?" if shape == (size, 1) else ""
+        raise ValueError(f"weights must be one number for each of the {size} examples, got shape {shape}{hint}")
+    return found
+
+
+def check_weights(weights: Tensor) -> None:
+    """Raise if a weight is negative or no number."""
+    wrong = ~((weights >= 0) & weights.isfinite())
+    if bool(wrong.any()):
+        place = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"weights must be {len(weights)} finite, non-negative numbers, got {weights[place].item()} in example {place}; "
+            "give an example without a say the weight zero"
+        )
+
+
 def check_finite(tree: Any, what: str) -> None:
     """Raise if a floating-point tensor of the data holds NaN or infinity."""
     for path, t in pytree.tree_leaves_with_path(tree):

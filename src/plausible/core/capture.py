@@ -25,9 +25,9 @@ class Captured:
         self.failed = False
 
     def __call__(self, state: Any, key: Any, step: Any, numbers: Any, batch: Any) -> Any:
-        """Run one step."""
+        """Run one step; what is shown is in memory of its own."""
         if self.failed:
-            return self.plain(state, key, step, numbers, batch)
+            return self._uncaptured(state, key, step, numbers, batch)
         if self.graph is None:
             try:
                 self._record(state, key, step, numbers, batch)
@@ -35,12 +35,16 @@ class Captured:
                 self.failed = True
                 torch.cuda.synchronize()
                 log.warning("steps run uncaptured: %s", str(error).strip().splitlines()[0])
-                return self.plain(state, key, step, numbers, batch)
+                return self._uncaptured(state, key, step, numbers, batch)
         for mine, theirs in zip(self.inputs, pytree.tree_leaves(batch), strict=True):
             mine.copy_(theirs)
         assert self.graph is not None
         self.graph.replay()
         return self.state, tree.tree_map(lambda t: t.clone(), self.shown)
+
+    def _uncaptured(self, *arguments: Any) -> Any:
+        state, shown = self.plain(*arguments)
+        return state, tree.tree_map(lambda t: t.clone(), shown)
 
     def _record(self, state: Any, key: Any, step: Any, numbers: Any, batch: Any) -> None:
         leaves, spec = pytree.tree_flatten(batch)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -36,16 +37,33 @@ def compiled_move(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         return function(*args)
 
-    from .rewrites import Rewrites  # which imports the compiler: seconds that an eager run does without
+    from .rewrites import (
+        Rewrites,
+        after_fusion,
+        before_fusion,
+    )  # which imports the compiler: seconds that an eager run does without
 
     options: dict[str, Any] = {
         "guard_filter_fn": torch.compiler.skip_all_guards_unsafe,
-        "post_grad_custom_pre_pass": Rewrites(),
+        "post_grad_custom_pre_pass": Rewrites(before_fusion),
+        "post_grad_custom_post_pass": Rewrites(after_fusion),
+        "cpp_wrapper": True,  # calls its kernels from C++: for a small network Python's calls take longer than they do
     }
     contraction = "cpp.enable_floating_point_contract_flag"
     if isinstance(torch._inductor.config.get_config_copy().get(contraction), str):  # a yes or no in older versions
         options[contraction] = "fast"  # a · b + c in one instruction
     return torch.compile(_own_code(call), dynamic=False, fullgraph=True, options=options)
+
+
+@contextmanager
+def held_to(threads: int) -> Iterator[None]:
+    """Compile or run with so many threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _own_code(call: Callable[..., Any]) -> Callable[..., Any]:

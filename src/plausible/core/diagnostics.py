@@ -16,6 +16,7 @@ from .likelihoods import Categorical
 MOST_SCALARS = 2000  # of a network's weights, evenly spread: enough to see a chain that does not mix
 LEAST_ACCEPTANCE = 1e-3  # of a chain, on average; below it the chain stands still
 LEAST_E_BFMI = 0.3
+FEWEST = 4  # draws of a chain that R-hat and effective sizes can be told of
 
 
 @dataclass(frozen=True)
@@ -47,11 +48,30 @@ def rank_normalised(chains: Tensor) -> Tensor:
 
 def _quantile(flat: Tensor, q: float) -> Tensor:
     """Along the first axis, linear between neighbours; `torch.quantile` refuses more than 16 million numbers."""
-    place = q * (flat.shape[0] - 1)
-    low = int(place)
-    lower = flat.kthvalue(low + 1, dim=0).values
-    upper = flat.kthvalue(min(low + 2, flat.shape[0]), dim=0).values
-    return lower + (place - low) * (upper - lower)
+    count = flat.shape[0]
+    place = count * q + (
+        1 - q
+    )  # counted from 1, and rounded as ArviZ does: a tail's edge is one of the draws, or just below it
+    low = min(int(place), count - 1)
+    lower, upper = (flat.kthvalue(k, dim=0).values for k in (low, low + 1))
+    between = (1 - (place - low)) * lower + (place - low) * upper
+    return torch.where(lower == upper, lower, between)
+
+
+def _median(flat: Tensor) -> Tensor:
+    """Half of each neighbour, to the bit: both are then equally far from it, and ties in rank."""
+    count = flat.shape[0]
+    lower, upper = (flat.kthvalue(k, dim=0).values for k in ((count + 1) // 2, count // 2 + 1))
+    return 0.5 * lower + 0.5 * upper
+
+
+def _undefined(chains: Tensor) -> Tensor:
+    return torch.full(chains.shape[2:], math.nan, dtype=torch.float64, device=chains.device)
+
+
+def _undefined_where_nan(values: Tensor, chains: Tensor) -> Tensor:
+    """Ranks would take a missing number for the largest."""
+    return values.masked_fill(chains.isnan().flatten(0, 1).any(0), math.nan)
 
 
 def _average_ties(flat: Tensor, ranks: Tensor) -> Tensor:
@@ -73,10 +93,16 @@ def _between_within(chains: Tensor) -> Tensor:
 
 
 def r_hat(chains: Tensor) -> Tensor:
-    """Rank-normalised split R-hat of draws (chains, draws, ...): the larger of the bulk's and the tails'."""
+    """Rank-normalised split R-hat of draws (chains, draws, ...): the larger of the bulk's and the tails'.
+
+    NaN, as in ArviZ, of fewer than four draws and where a number is missing.
+    """
+    if chains.shape[1] < FEWEST:
+        return _undefined(chains)
     split = split_chains(chains.double())
-    folded = (split - _quantile(split.flatten(0, 1), 0.5)).abs()
-    return torch.maximum(_between_within(rank_normalised(split)), _between_within(rank_normalised(folded)))
+    folded = (split - _median(split.flatten(0, 1))).abs()
+    worse = torch.maximum(_between_within(rank_normalised(split)), _between_within(rank_normalised(folded)))
+    return _undefined_where_nan(worse, chains)
 
 
 def _autocovariance(chains: Tensor) -> Tensor:
@@ -87,14 +113,18 @@ def _autocovariance(chains: Tensor) -> Tensor:
 
 
 def _ess_of(split: Tensor) -> Tensor:
-    """Geyer's initial monotone sequence on the combined autocorrelation of (chains, draws, ...), ended as ArviZ ends it."""
+    """Geyer's initial monotone sequence on the combined autocorrelation of (chains, draws, ...), ended as ArviZ ends it.
+
+    What never changes is known as well as by independent draws, as ArviZ has it too.
+    """
     chains, count = split.shape[:2]
+    constant = (split == split[:1, :1]).flatten(0, 1).all(0)
     covariance = _autocovariance(split).mean(0)
     within = covariance[0] * count / (count - 1)
     total = covariance[0] + (split.mean(1).var(0) if chains > 1 else 0.0)
     correlation = 1 - (within - covariance) / total
     correlation[0] = 1.0
-    pairs = correlation[: max(2, 2 * ((count - 2) // 2))].unflatten(0, (-1, 2))
+    pairs = correlation[: max(2, 2 * ((count - 1) // 2))].unflatten(0, (-1, 2))
     sums = pairs.sum(1)
     # The sum ends before the first pair that is not positive; of that one the even half counts, if it is positive.
     ends = sums <= 0
@@ -105,20 +135,27 @@ def _ess_of(split: Tensor) -> Tensor:
     half = torch.where((half > 0) | (sums.gather(0, last)[0] >= 0), half, torch.zeros_like(half))
     monotone = sums.cummin(0).values.masked_fill(past, 0.0)
     time = (-1 + 2 * monotone.sum(0) + half).clamp(min=1 / math.log10(chains * count))
-    return chains * count / time
+    return (chains * count / time).masked_fill(constant, float(chains * count))
 
 
 def ess(chains: Tensor, kind: str = "bulk") -> Tensor:
-    """Effective number of draws (chains, draws, ...): "bulk" of rank-normalised values, "mean" of the values, "tail"."""
+    """Effective number of draws (chains, draws, ...): "bulk" of rank-normalised values, "mean" of the values, "tail".
+
+    NaN as `r_hat` is.
+    """
+    if kind not in ("bulk", "mean", "tail"):
+        raise ValueError(f'kind must be "bulk", "mean" or "tail", got {kind!r}')
+    if chains.shape[1] < FEWEST:
+        return _undefined(chains)
     split = split_chains(chains.double())
     if kind == "mean":
-        return _ess_of(split)
-    if kind == "bulk":
-        return _ess_of(rank_normalised(split))
-    if kind == "tail":
+        found = _ess_of(split)
+    elif kind == "bulk":
+        found = _ess_of(rank_normalised(split))
+    else:
         edges = [_quantile(chains.double().flatten(0, 1), q) for q in (0.05, 0.95)]
-        return torch.minimum(*[_ess_of((split <= e).double()) for e in edges])
-    raise ValueError(f'kind must be "bulk", "mean" or "tail", got {kind!r}')
+        found = torch.minimum(*[_ess_of((split <= e).double()) for e in edges])
+    return _undefined_where_nan(found, chains)
 
 
 def e_bfmi(energy: Tensor) -> Tensor:
@@ -152,12 +189,16 @@ def of_chains(chains: Sequence[Any], x: Any = None) -> Diagnostics:
     """
     length = min(len(c) for c in chains)
     if length < 8:
-        return Diagnostics(messages=(f"{length} draws a chain are too few to judge; keep at least 8",), ok=False)
+        few = "1 draw a chain is" if length == 1 else f"{length} draws a chain are"
+        return Diagnostics(messages=(f"{few} too few to judge; keep at least 8",), ok=False)
     stride = max(1, sum(draws[0].numel() for draws in chains[0].draws.values()) // MOST_SCALARS)
     # Fewer columns first, then a copy: draws may lie in a file that is larger than memory.
     quantities = {
-        k: torch.stack([c.draws[k][:length].reshape(length, -1)[:, ::stride] for c in chains]) for k in chains[0].draws
+        k: torch.stack([c.draws[k][:length].reshape(length, w[0].numel())[:, ::stride] for c in chains])
+        for k, w in chains[0].draws.items()
+        if w[0].numel()
     }
+    told = _of_draws(quantities, _standing(_noted(chains, length)))
     if "log_joint" in chains[0].statistics:
         noted = [c.statistics["log_joint"][:length].reshape(length, 1) for c in chains]
         quantities["log_joint"] = torch.stack(noted)
@@ -165,20 +206,47 @@ def of_chains(chains: Sequence[Any], x: Any = None) -> Diagnostics:
     if x is not None:
         values = torch.stack([predicted(c, x)[:length] for c in chains])
         table["predictions"] = _row(values[..., :: max(1, values.shape[-1] // MOST_SCALARS)])
-    return _verdict(chains, table, length)
+    return _verdict(chains, table, length, told)
 
 
 def _row(chains: Tensor) -> dict[str, float]:
     """The worst of several numbers; one that never changes has nothing to mix."""
     moving = (chains != chains[:1, :1]).flatten(0, 1).any(0)
     if not bool(moving.any()):
-        return {"r_hat": 1.0, "ess": float(chains.shape[0] * chains.shape[1]), "ess_tail": math.nan}
+        return {"r_hat": 1.0, **dict.fromkeys(("ess", "ess_tail"), float(chains.shape[0] * chains.shape[1]))}
     chains = chains[..., moving]
     worst = {"r_hat": float(r_hat(chains).max()), "ess": float(ess(chains).min())}
     return {**worst, "ess_tail": float(ess(chains, "tail").min())}
 
 
-def _verdict(chains: Sequence[Any], table: dict[str, dict[str, float]], length: int) -> Diagnostics:
+def _of_draws(quantities: Mapping[str, Tensor], told: Sequence[int]) -> list[str]:
+    """What is wrong with draws whatever they are of: numbers that are none, and chains (but those `told` of) that never move."""
+    messages = [
+        f"some draws of {k} are not finite: take smaller steps"
+        for k, q in quantities.items()
+        if not bool(q.isfinite().all())
+    ]
+    moves = torch.stack([(q != q[:, :1]).flatten(1).any(1) for q in quantities.values()]).any(0)
+    still = [m for m, moved in enumerate(moves.tolist()) if not moved and m not in told]
+    if still:
+        messages.append(f"{_named(still, len(moves))} never moved: take smaller steps, or start elsewhere")
+    return messages
+
+
+def _standing(noted: Mapping[str, Tensor]) -> list[int]:
+    """The chains that hardly ever accepted."""
+    if "acceptance" not in noted:
+        return []
+    return [m for m, share in enumerate(noted["acceptance"].double().mean(1).tolist()) if not share > LEAST_ACCEPTANCE]
+
+
+def _named(which: Sequence[int], of: int) -> str:
+    return "the chain" if of == 1 else f"chain {', '.join(map(str, which))} (of 0 to {of - 1})"
+
+
+def _verdict(
+    chains: Sequence[Any], table: dict[str, dict[str, float]], length: int, of_draws: Sequence[str]
+) -> Diagnostics:
     # Where predictions are known, they and the log joint count: weights of good chains may differ.
     judged = {k: row for k, row in table.items() if "predictions" not in table or k in ("predictions", "log_joint")}
     worst = max(math.inf if math.isnan(row["r_hat"]) else row["r_hat"] for row in judged.values())
@@ -186,15 +254,18 @@ def _verdict(chains: Sequence[Any], table: dict[str, dict[str, float]], length: 
     where = " in function space" if "predictions" in table else ""
     chains_of = "1 chain" if len(chains) == 1 else f"{len(chains)} chains"
     messages = [f"{chains_of} of {length} draws{where}: largest R-hat {worst:.3f}, smallest bulk ESS {fewest:.0f}"]
-    ok = worst < 1.01 or len(chains) == 1 and worst < 1.05
-    if not ok:
+    messages.extend(of_draws)
+    mixed = worst < 1.01 or len(chains) == 1 and worst < 1.05
+    if not mixed:
         messages.append("the chains have not mixed (R-hat should be below 1.01): run longer, or warm up longer")
     if fewest < 100 * len(chains):
         messages.append(f"few independent draws ({fewest:.0f}, where 100 a chain are advised): run longer")
     told, fine = _of_statistics(chains, length)
     warmth = thermometers.readings(_noted(chains, length))
     said, warm = thermometers.judged(warmth)
-    return Diagnostics(messages=(*messages, *told, *said), table={**table, **warmth}, ok=ok and fine and warm)
+    return Diagnostics(
+        messages=(*messages, *told, *said), table={**table, **warmth}, ok=mixed and not of_draws and fine and warm
+    )
 
 
 def _noted(chains: Sequence[Any], length: int) -> dict[str, Tensor]:
@@ -215,19 +286,19 @@ def _of_statistics(chains: Sequence[Any], length: int) -> tuple[list[str], bool]
         count = int(noted["divergent"].sum())
         messages.append(f"{count} transitions diverged: use a smaller step_size or a higher target_acceptance")
     if "acceptance" in noted:
-        each = noted["acceptance"].double().mean(1)
-        messages.append(f"mean acceptance {float(each.mean()):.2f}")
-        stuck = [m for m, share in enumerate(each.tolist()) if not share > LEAST_ACCEPTANCE]
+        messages.append(f"mean acceptance {float(noted['acceptance'].double().mean()):.2f}")
+        stuck = _standing(noted)
         if stuck:
             ok = False
-            listed = ", ".join(map(str, stuck))
-            messages.append(f"chain {listed} (of 0 to {len(chains) - 1}) hardly ever accepted: use a smaller step_size")
+            messages.append(f"{_named(stuck, len(chains))} hardly ever accepted: use a smaller step_size")
     if "energy" in noted:
         least = float(e_bfmi_of_all_steps(noted).min())
         if not least > LEAST_E_BFMI:
             ok = False
             messages.append(
-                f"E-BFMI is {least:.2f}, below {LEAST_E_BFMI}: the chain changes its energy too slowly to reach the tails; "
+                "E-BFMI cannot be told, since energies are all alike or not finite: use a smaller step_size"
+                if math.isnan(least)
+                else f"E-BFMI is {least:.2f}, below {LEAST_E_BFMI}: the chain changes its energy too slowly to reach the tails; "
                 "run longer, or write the model with non-centred scales"
             )
     if "log_joint" in noted and not bool(noted["log_joint"].isfinite().all()):

@@ -181,6 +181,8 @@ class Execution:
             with self._ambient(lane, step):
                 self.lanes[lane], info = stepper(self.lanes[lane], key, self.step_number, numbers, own)
             shown.append(info)
+        if len(shown) == 1 and isinstance(self._steppers[0], Captured) and not self.plan.vectorised:
+            return tree.tree_map(lambda t: t.unsqueeze(0), shown[0])  # in memory of its own already
         return shown[0] if self.plan.vectorised else tree.stack(shown)
 
     def probe(self, step: int, batch: Batch) -> None:

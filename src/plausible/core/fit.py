@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..weights.rng import run_key, run_keys
-from .data import Source, make_source
+from .data import make_source
 from .errors import NotSupported
 from .files.checkpoint import Checkpoint
 from .many import Stacked
@@ -18,6 +18,7 @@ from .method import Method
 from .model import PRECISIONS, BayesianModel
 from .posteriors import Mixture, Posterior
 from .run import Run
+from .source import Source
 from .surroundings import current_device
 from .target import Target
 

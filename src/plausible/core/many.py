@@ -9,8 +9,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from . import batch as batches
-from .data import Resident, Source
+from .data import Resident
 from .model import InternalBatch
+from .source import Source
 
 JOINED = 256 * 1024**2  # bytes of data that are copied to be one behind another
 

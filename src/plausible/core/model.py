@@ -133,7 +133,7 @@ class BayesianModel(Target):
         if names is None:
             _, names = self.network.reinitialised(0)
         values = self.network.parameters
-        return [k for k in names if k in self.weight_names and bool((values[k] != values[k].flatten()[0]).any())]
+        return [k for k in names if k in self.weight_names and bool((values[k] != values[k].flatten()[:1].sum()).any())]
 
     def constrain(self, params: Mapping[str, Tensor]) -> Weights:
         """Natural values: scales become positive, weights are multiplied by what they are multiples of."""
@@ -215,7 +215,7 @@ class BayesianModel(Target):
         device = next(iter(params.values())).device
         inputs, targets = batches.place(batches.as_tensors((inputs, targets), self.dtype), device)
         if weights is not None:
-            weights = batches.as_tensors(weights).to(device)
+            weights = batches.one_for_each(weights, batches.length(inputs)).to(device)
         return (inputs, targets, weights), batches.length(inputs) if weights is None else weights.sum()
 
     def log_likelihoods(self, params: Mapping[str, Tensor], batch: Any) -> Tensor:

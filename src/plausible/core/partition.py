@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from ..weights.rng import generator
-from .data import Resident, Source
+from .data import Resident
 from .errors import NotSupported
 from .model import InternalBatch
+from .source import Nothing, Source
 
 PICKS = 0x7069636B  # the stream of a run's seed that picks batches
 
@@ -31,6 +32,8 @@ class Partitioned(Source):
     """
 
     def __init__(self, source: Source):
+        if isinstance(source, Nothing):
+            raise NotSupported("a fixed partition needs data, and a LogDensity has none: use variance_reduction=None")
         if not isinstance(source, Resident):
             raise NotSupported("a fixed partition needs data given as tensors (x, y), not a Dataset or a DataLoader")
         self.source = source

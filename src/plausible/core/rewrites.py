@@ -48,23 +48,41 @@ def shared_gradient(pull: Tensor, x: Tensor) -> Tensor:
     return (pull.reshape(chains * units, examples) @ x).reshape(chains, units, -1)
 
 
+def product_then_sum(bias: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """bias + left @ right, where the sum is a part of whatever comes next."""
+    return left @ right + bias
+
+
 class Rewrites(CustomGraphPass):
-    """Rewrites the graph of a compiled move in place."""
+    """Rewrites the graph of a compiled move in place.
+
+    Args:
+        faster: The faster form of a node and what it takes, if there is one.
+    """
+
+    def __init__(self, faster: Callable[[fx.Node], Iterator[tuple[Callable[..., Tensor], list[fx.Node]]]]):
+        self.faster = faster
 
     def __call__(self, graph: fx.Graph) -> None:
         """Replace each node that has a faster form."""
         for node in list(graph.nodes):
-            for form, arguments in _faster(node):
+            for form, arguments in self.faster(node):
                 _replace(graph, node, form, arguments)
         graph.eliminate_dead_code()
 
     def uuid(self) -> Any:
         """Names compiled code in the compiler's cache."""
-        return get_hash_for_files((__file__,))
+        return get_hash_for_files((__file__,), self.faster.__name__)
 
 
-def _faster(node: fx.Node) -> Iterator[tuple[Callable[..., Tensor], list[fx.Node]]]:
-    """The faster form of a node and what it takes, if there is one."""
+def after_fusion(node: fx.Node) -> Iterator[tuple[Callable[..., Tensor], list[fx.Node]]]:
+    """What the compiler has put together and is faster apart: a bias is copied over all examples before the product."""
+    if node.target is aten.addmm.default and not node.kwargs and node.args[0].meta["val"].dim() == 1:  # type: ignore[union-attr]
+        yield product_then_sum, list(node.args)  # type: ignore[arg-type]
+
+
+def before_fusion(node: fx.Node) -> Iterator[tuple[Callable[..., Tensor], list[fx.Node]]]:
+    """Exact functions, and products of what all chains share."""
     if node.target is aten.tanh.default and node.meta["val"].dtype == torch.float32:
         yield quick_tanh, [node.args[0]]  # type: ignore[list-item]
     elif node.target is aten.bmm.default:

@@ -16,11 +16,11 @@ from ..weights import tree
 from ..weights.rng import Keys, forked, run_key
 from . import batch as batches
 from .chunks import Chunks
-from .data import Source
 from .errors import NotSupported
 from .execution import Execution, Plan, make_plan
 from .files.checkpoint import Keeper
 from .files.mapped import MappedFolder
+from .finiteness import FirstNotFinite
 from .many import Stacked
 from .method import Method
 from .model import BayesianModel, InternalBatch
@@ -30,6 +30,7 @@ from .progress import Progress
 from .records import Records
 from .refresh import EXAMPLES, fill, statistics_of
 from .refusals import refuse_different_courses, refuse_unsuitable, warn_if_improper
+from .source import Source
 from .starts import starts
 from .surroundings import deterministic_algorithms, interrupts
 from .target import Target
@@ -114,7 +115,7 @@ class Run:
         keeps, adapts = frozenset(method.kept_steps(self.steps)), frozenset(method.adapted_steps(self.steps))
         sweeps, probes = frozenset(method.swept_steps(self.steps)), frozenset(method.probed_steps(self.steps))
         bar = Progress(type(method).__name__, self.done, self.steps, self.shown)
-        bad = torch.full((), -1, dtype=torch.int64, device=self.device)
+        watch = FirstNotFinite()
         with interrupts() as interrupted, deterministic_algorithms(self.deterministic), contextlib.closing(bar):
             while self.done < self.steps and not self.stopped:
                 step = self.done
@@ -125,7 +126,9 @@ class Run:
                 if step in probes:
                     self.execution.probe(step, batch)
                 shown = self.execution.advance(step, batch)
-                bad = self._watch(shown, step, bad)
+                watch.see(step, shown["log_joint"])
+                if self.device.type == "cpu":  # where looking is free, stop at once
+                    self._stop_if_bad(watch.found())
                 if step in adapts:
                     self.execution.adapt(step)
                 if step in keeps:
@@ -138,13 +141,14 @@ class Run:
                 stop = self._tell(step, shown)
                 if self.keeper and (self.keeper.due(self.done) or self.done == self.steps or stop or interrupted()):
                     # A log joint belongs to the point before its step: a step that went wrong shows first in the weights.
-                    self._stop_if_bad(torch.tensor(step) if int(bad) < 0 and self._broken() else bad)
+                    bad = watch.found()
+                    self._stop_if_bad(step if bad < 0 and self._broken() else bad)
                     self._write(stopped=stop)
                 if interrupted() and self.done < self.steps:
                     raise KeyboardInterrupt(self._interrupted_message())
                 if stop:
                     break
-            self._stop_if_bad(bad)
+            self._stop_if_bad(watch.found())
         with deterministic_algorithms(self.deterministic):
             return self._posteriors()
 
@@ -164,24 +168,17 @@ class Run:
         with forked(seed, AUGMENT, step, devices=[self.device]):
             return self.augment(inputs)
 
-    def _watch(self, shown: dict[str, Tensor], step: int, bad: Tensor) -> Tensor:
-        """Note the first step whose log joint is not finite; on a CPU looking is free, so stop at once."""
-        finite = torch.isfinite(shown["log_joint"]).all()
-        if self.device.type == "cpu":
-            if not finite:
-                self._stop_if_bad(torch.tensor(step))
-            return bad
-        return torch.where((bad < 0) & ~finite, step, bad)
-
-    def _stop_if_bad(self, bad: Tensor) -> None:
-        if int(bad) < 0:
+    def _stop_if_bad(self, bad: int) -> None:
+        if bad < 0:
             return
         broken = self._broken()
         where = f"{broken[0]} is not finite" if broken else "all weights are still finite"
         kept = f"; the last good checkpoint is {self.keeper.setting.path}" if self.keeper and self.keeper.wrote else ""
+        method = self.methods[0]
+        clip = ", or clip_norm" if hasattr(getattr(method, "base", method), "clip_norm") else ""
         raise FloatingPointError(
-            f"the log joint stopped being finite at step {int(bad)} ({where}): most likely the learning rate or step size is "
-            f"too large, try a tenth of it, or clip_norm{kept}"
+            f"the log joint stopped being finite at step {bad} ({where}): most likely the learning rate or step size is "
+            f"too large, try a tenth of it{clip}{kept}"
         )
 
     def _broken(self) -> list[str]:

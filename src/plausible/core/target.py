@@ -84,6 +84,10 @@ class Target(ABC):
             value, slopes = value + more, {k: s.add_(steeper[k]) for k, s in slopes.items()}
         return self.add_remainder(value, params, slopes)
 
+    def likelihood_slope(self, params: Mapping[str, Tensor], batch: Batch) -> tuple[Tensor, Weights]:
+        """The log likelihood of one batch of the loop over T, and its gradient, for callers that add the prior themselves."""
+        return self.bound(prior_counted=True)._slope_of_objective(params, batch)
+
     def value(self, params: Mapping[str, Tensor], batch: Batch) -> Tensor:
         """The log joint alone, for a batch of the loop, at the price of a pass without its backward."""
         chunks = _chunks(batch)
@@ -119,7 +123,8 @@ class Target(ABC):
         with torch.enable_grad():
             value = objective(leaves, *rest)
             # Modes do not meet, so the gradient of their sum is each one's own.
-            total = value.sum() if scale == 1.0 else value.sum() * scale
+            total = value.sum() if value.dim() else value
+            total = total if scale == 1.0 else total * scale
             slopes = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
         if scale != 1.0:
             slopes = tuple(s / scale for s in slopes)

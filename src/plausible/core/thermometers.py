@@ -37,7 +37,9 @@ def judged(found: Mapping[str, Mapping[str, float]]) -> tuple[list[str], bool]:
         if abs(off) <= TOLERATED + 4 * row["standard_error"]:
             continue
         ok = False
-        if off > 0:
+        if math.isnan(off):
+            messages.append(f"the {KINDS[kind]} of some draws is not a number: use a smaller step_size")
+        elif off > 0:
             messages.append(
                 f"too warm by its {KINDS[kind]}: use a smaller step_size, larger batches or variance_reduction"
             )

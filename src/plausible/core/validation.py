@@ -7,10 +7,10 @@ import math
 import torch
 
 from ..weights.rng import forked
-from .data import Source
 from .execution import Execution
 from .model import BayesianModel
 from .refresh import EXAMPLES, statistics_of
+from .source import Source
 
 
 def validation_nll(execution: Execution, validation: Source, training: Source) -> float:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from ..weights import tree
 from ..weights.rng import Keys
 from ..weights.tree import Tree
 from .capture import WARM_UPS
-from .compilation import compiled_move
+from .compilation import compiled_move, held_to
 from .method import ARRIVAL, Trajectory
 from .target import Batch
 
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("plausible")
 
 LOOK_EVERY = 8  # moves until a GPU is asked whether all walks are finished; on a CPU looking costs nothing
+FEW_PRODUCTS = 1 << 20  # of weights and examples, up to which threads wait for one another longer than they compute
+
+Moves = Callable[[Tree, Batch, int], Tree]  # makes up to so many moves, until all walks are finished
 
 
 class Walker:
@@ -32,6 +37,7 @@ class Walker:
         own, data = execution.numbers_dim, execution.batch_dim
         self._begin = execution.over_modes(self._begin_one, (0, 0, None, own, data))
         self._move = execution.over_modes(self._move_one, (0, data))
+        self._traced = execution.over_modes(self._traced_one, (0, data))
         self._end = execution.over_modes(self._end_one, (0, 0, 0, None, own))
         self._fast: Any = None
 
@@ -57,7 +63,7 @@ class Walker:
         walk = tree.clone(self._begin(state, key, step, numbers, batch))  # no two of its tensors are one memory
         if self._fast is None:
             self._fast = self._made_fast(walk, batch)
-        new, shown = self._end(state, self._walked(walk, batch), key, step, numbers)
+        new, shown = self._end(state, self._fast(walk, batch, self._method({}).num_moves), key, step, numbers)
         return new, tree.clone(shown)  # which a callback may keep, while the memory of a captured walk is used again
 
     def tried(self, state: Tree, key: Tensor, step: Tensor, numbers: dict[str, Tensor], batch: Batch) -> None:
@@ -65,53 +71,55 @@ class Walker:
         walk = self._move(self._begin(state, key, step, numbers, batch), batch)
         self._end(state, walk, key, step, numbers)
 
-    def _walked(self, walk: Tree, batch: Batch) -> Tree:
-        """All moves, or as many as it takes until every mode has finished: a walk that has stands still."""
-        method = self._method({})
-        left = method.num_moves
-        if method.unfinished(walk) is None:
-            return self._fast(walk, batch, left)
-        burst = LOOK_EVERY if self.execution.device.type == "cuda" else 1
-        while left > 0:
-            walk = self._fast(walk, batch, min(burst, left))
-            left -= burst
-            if not bool(method.unfinished(walk).any()):  # type: ignore[union-attr]
-                break
-        return walk
+    def _stepwise(self, moves: Callable[[Tree, Batch, int], Tree], burst: int) -> Moves:
+        """As many moves as it takes until every mode has finished, looked at after every so many: who has stands still."""
 
-    def _repeated(self, move: Any) -> Any:
         def run(walk: Tree, batch: Batch, count: int) -> Tree:
-            for _ in range(count):
-                walk = move(walk, batch)
+            method = self._method({})
+            if method.unfinished(walk) is None:
+                return moves(walk, batch, count)
+            while count > 0:
+                walk = moves(walk, batch, min(burst, count))
+                count -= burst
+                if not bool(method.unfinished(walk).any()):  # type: ignore[union-attr]
+                    break
             return walk
 
         return run
 
     def _made_fast(self, walk: Tree, batch: Batch) -> Any:
         """The fast move if it does what the plain one does, else the plain one."""
-        plain = self._repeated(self._move)
-        if not (self.execution.plan.captured or self.execution.plan.compiled):
-            return plain
-        try:
-            fast: Any = CapturedMoves(self._move, walk, batch) if self.execution.plan.captured else self._compiled()
-            found = fast(tree.clone(walk), batch, 1)
-        except Exception as error:  # noqa: BLE001 - a compiler may fail in any way, and then we go without it
-            lines = str(error).strip().splitlines()
-            log.warning(
-                "trajectories run plainly, since making them fast failed: %s",
-                lines[0] if lines else type(error).__name__,
-            )
-            return plain
-        expected = plain(tree.clone(walk), batch, 1)
-        gap = _relative(found["slope"], expected["slope"])
-        if not gap < 1e-3 or not torch.allclose(found["log_joint"], expected["log_joint"], rtol=1e-3, atol=1e-3):
-            log.warning("trajectories run plainly, since the fast move differs by %.2g", gap)
-            return plain
-        return fast
+        plain = self._stepwise(_repeated(self._move), 1)
+        failure = ""
+        for way in self._fast_ways():
+            try:
+                fast = way(walk, batch)
+                found = fast(tree.clone(walk), batch, 1)
+            except Exception as error:  # noqa: BLE001 - a compiler may fail in any way, and then we go without it
+                lines = str(error).strip().splitlines()
+                failure = f"making them fast failed: {lines[0] if lines else type(error).__name__}"
+                continue
+            expected = plain(tree.clone(walk), batch, 1)
+            gap = _relative(found["slope"], expected["slope"])
+            if gap < 1e-3 and torch.allclose(found["log_joint"], expected["log_joint"], rtol=1e-3, atol=1e-3):
+                return fast
+            failure = f"the fast move differs by {gap:.2g}"
+        if failure:
+            log.warning("trajectories run plainly, since %s", failure)
+        return plain
 
-    def _compiled(self) -> Any:
-        traced = self.execution.over_modes(self._traced_one, (0, self.execution.batch_dim))
-        return self._repeated(compiled_move(traced))
+    def _fast_ways(self) -> list[Callable[[Tree, Batch], Moves]]:
+        """The plan's, the fastest first; before torch 2.13 a compiler may not read loops."""
+        if self.execution.plan.captured:
+            return [lambda walk, batch: self._stepwise(CapturedMoves(self._move, walk, batch), LOOK_EVERY)]
+        return [self._compiled_loop, self._compiled_move] if self.execution.plan.compiled else []
+
+    def _compiled_loop(self, walk: Tree, batch: Batch) -> Moves:
+        unfinished = lambda now: self._method({}).unfinished(now)  # noqa: E731
+        return CompiledMoves(self._traced, unfinished, walk, self._move(walk, batch), _threads(walk, batch))
+
+    def _compiled_move(self, walk: Tree, batch: Batch) -> Moves:
+        return self._stepwise(_repeated(compiled_move(self._traced)), 1)
 
 
 class CapturedMoves:
@@ -137,5 +145,78 @@ class CapturedMoves:
         return self.walk
 
 
+def _repeated(move: Callable[[Tree, Batch], Tree]) -> Moves:
+    def run(walk: Tree, batch: Batch, count: int) -> Tree:
+        for _ in range(count):
+            walk = move(walk, batch)
+        return walk
+
+    return run
+
+
 def _relative(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).norm() / (expected.norm() + 1e-12))
+
+
+class CompiledMoves:
+    """A loop of moves compiled as a whole, so that no Python runs between two of them.
+
+    Args:
+        move: The move of all modes, in the form a compiler can read.
+        unfinished: Which walks go on; None if they all make the same number of moves.
+        walk: A walk.
+        moved: The same after a move. What is then still the same memory, such as a mass, is no part of the loop's state.
+        threads: For the loop.
+    """
+
+    def __init__(
+        self,
+        move: Callable[[Tree, Batch], Tree],
+        unfinished: Callable[[Tree], Tensor | None],
+        walk: Tree,
+        moved: Tree,
+        threads: int,
+    ):
+        from torch._higher_order_ops import while_loop  # which imports the compiler: an eager run does without
+
+        before, self._spec = pytree.tree_flatten(walk)
+        after, spec = pytree.tree_flatten(moved)
+        assert spec == self._spec, "a move changes the structure of its walk"
+        self._still = [a.shape == b.shape and a.data_ptr() == b.data_ptr() for a, b in zip(before, after, strict=True)]
+        self._threads = threads
+
+        def loop(count: Tensor, leaves: list[Tensor], batch: Batch) -> tuple[Tensor, ...]:
+            def goes_on(left: Tensor, *moving: Tensor) -> Tensor:
+                growing = unfinished(self._joined(leaves, moving))
+                return left > 0 if growing is None else (left > 0) & growing.any()
+
+            def body(left: Tensor, *moving: Tensor) -> tuple[Tensor, ...]:
+                return (left - 1, *self._moving(pytree.tree_leaves(move(self._joined(leaves, moving), batch))))
+
+            return while_loop(goes_on, body, (count, *self._moving(leaves)))
+
+        self._loop = compiled_move(loop)
+
+    def _moving(self, leaves: Sequence[Tensor]) -> list[Tensor]:
+        return [leaf for leaf, still in zip(leaves, self._still, strict=True) if not still]
+
+    def _joined(self, leaves: Sequence[Tensor], moving: Sequence[Tensor]) -> Tree:
+        """A walk of what moves and of what does not."""
+        now = iter(moving)
+        together = [leaf if still else next(now) for leaf, still in zip(leaves, self._still, strict=True)]
+        return pytree.tree_unflatten(together, self._spec)
+
+    def __call__(self, walk: Tree, batch: Batch, count: int) -> Tree:
+        """Up to so many moves."""
+        leaves = pytree.tree_leaves(walk)
+        with held_to(self._threads):
+            _, *moved = self._loop(torch.tensor(count), leaves, batch)
+        return self._joined(leaves, moved)
+
+
+def _threads(walk: Tree, batch: Batch) -> int:
+    """One for small networks on few examples, else as many as there are: a rule of shapes."""
+    products = walk["point"].numel() * max(
+        (len(t) for t in pytree.tree_leaves(batch) if isinstance(t, Tensor) and t.dim()), default=1
+    )
+    return 1 if products <= FEW_PRODUCTS else torch.get_num_threads()

@@ -14,11 +14,13 @@ from torch.utils import _pytree as pytree
 from ..weights.rng import forked
 from . import batch as batches
 from .chunks import HeldChunks, ReadChunks, parts
-from .data import Loaded, Resident, Source
+from .data import Resident
 from .errors import NotSupported
 from .footprint import Footprint
+from .loaded import Loaded
 from .many import Stacked
 from .model import BayesianModel
+from .source import Source
 from .target import Target
 
 PASS_BUDGET = 2 * 1024**3  # bytes that one pass and its way back may take, weights apart
@@ -42,7 +44,8 @@ def whole_data(source: Source, model: Target, device: torch.device, together: in
         return source.full()
     one = source.parts[0] if isinstance(source, Stacked) else source
     held, made = _bytes_per_example(model, one, device)
-    examples = one.size if isinstance(one, Resident) else math.ceil(one.num_data)
+    assert isinstance(one, Resident | Loaded)
+    examples = one.size if isinstance(one, Resident) else one.examples
     limit = max(1, PASS_BUDGET // max(1, made * together))
     if examples <= limit:
         return source.full()

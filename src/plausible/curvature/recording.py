@@ -12,7 +12,7 @@ A *use* is one output of one operation that weights meet data in. Uses are numbe
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from ..weights.layer_calls import opened
+from ..weights.layer_calls import opened, tensors_in
 from .rules import find
 from .rules.opaque import Opaque
 
@@ -157,7 +157,7 @@ class Recorder(TorchFunctionMode):
         if func is torch.batch_norm and args[5]:
             self.met = True
             args = _with_constant_statistics(args) if self.apart else args
-        tensors = list(_tensors((args, kwargs)))
+        tensors = list(tensors_in((args, kwargs)))
         has_weight = any(id(t) in self.sources for t in tensors)
         if all(id(t) in self.sources or id(t) in self.fixed for t in tensors):
             out = func(*args, **kwargs)
@@ -187,7 +187,7 @@ class Recorder(TorchFunctionMode):
         return all(id(t) in expected for t in tensors if id(t) in self.sources)
 
     def _constant(self, out: Any) -> Any:
-        for t in _tensors(out):
+        for t in tensors_in(out):
             self.fixed.add(id(t))
             self.alive.append(t)
         return out
@@ -233,18 +233,6 @@ class Recorder(TorchFunctionMode):
         if not isinstance(tap, Tensor):
             return out
         return out.add_(tap) if in_place else out + tap
-
-
-def _tensors(tree: Any) -> Iterator[Tensor]:
-    """The tensors in arguments; `pytree` does the same in many times the time."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, tuple | list):
-        for entry in tree:
-            yield from _tensors(entry)
-    elif isinstance(tree, dict):
-        for entry in tree.values():
-            yield from _tensors(entry)
 
 
 def _writes(func: Any) -> bool:

@@ -6,7 +6,6 @@ The learning rate was picked among two by the first 1,000 test images after shor
 from __future__ import annotations
 
 import functools
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -105,7 +104,6 @@ def run(row: DigitsRow, root: Path | None) -> Outcome:
             details = _details(predicted, data)
     return Outcome(
         scores={name: [s[name] for s in scored] for name in scored[0]}, seeds=list(range(row.seeds)),
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU with {os.cpu_count()} cores",
         details=details,
     )  # fmt: skip
 

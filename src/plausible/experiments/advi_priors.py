@@ -7,14 +7,12 @@ The width that weights start with and the learning rate were picked by the gap o
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 import plausible as pl
@@ -197,7 +195,6 @@ def run(row: PriorRow, root: Path | None) -> Outcome:
     return Outcome(
         scores=scores,
         seeds=list(range(row.seeds)),
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU with {os.cpu_count()} cores",
         details=details,
     )
 

@@ -6,12 +6,9 @@ The prior's numbers are among those that the paper searched. Nothing was chosen 
 from __future__ import annotations
 
 import functools
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 import plausible as pl
 
@@ -54,7 +51,6 @@ def run(row: MNISTRow, root: Path | None) -> Outcome:
     scored = [_score(posterior, row, data) for posterior in _fitted(row, data)]
     return Outcome(
         scores={name: [s[name] for s in scored] for name in scored[0]}, seeds=list(range(row.seeds)),
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU with {os.cpu_count()} cores",
     )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ import plausible as pl
 
 from ..core.method import Method
 from ..weights.rng import Keys, generator
-from .study import Column, Outcome, Picture, Published, Row, Study
+from .study import Column, Outcome, Picture, Published, Row, Study, cpu_in_words
 
 CENTRES = torch.cartesian_prod(torch.arange(-4.0, 5.0, 2.0), torch.arange(-4.0, 5.0, 2.0))
 VARIANCE, GRADIENT_NOISE = 0.03, 1.0
@@ -129,7 +128,7 @@ def run(row: GaussiansRow, root: Path | None) -> Outcome:
     pooled = (apart.sum(1) >= ENOUGH).sum(-1).tolist()
     shown = draws[:: max(1, len(draws) // 800), 0]
     return Outcome(
-        scores={"one": alone, "four": pooled}, seeds=list(range(row.seeds)), device=f"CPU with {os.cpu_count()} cores",
+        scores={"one": alone, "four": pooled}, seeds=list(range(row.seeds)), device=cpu_in_words(),
         details={
             "draws": [[round(v, 2) for v in point] for point in shown.tolist()],
             "median": [statistics.median(alone), statistics.median(pooled)],

@@ -6,13 +6,10 @@ tables, and every method that trains or walks has about 5,000 updates. The chain
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 import plausible as pl
 
@@ -69,7 +66,6 @@ def run(row: TruthRow, root: Path | None) -> Outcome:
     return Outcome(
         scores={name: [scores[name] for scores in each] for name in each[0]},
         seeds=seeds,
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU with {os.cpu_count()} cores",
         details=details,
     )
 

@@ -5,7 +5,6 @@ Nothing was chosen by a test part.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -78,7 +77,6 @@ def run(row: FashionRow, root: Path | None) -> Outcome:
     scored = [_scored(row, data, seed) for seed in range(row.seeds)]
     return Outcome(
         scores={name: [s[name] for s in scored] for name in scored[0]}, seeds=list(range(row.seeds)),
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU with {os.cpu_count()} cores",
     )  # fmt: skip
 
 

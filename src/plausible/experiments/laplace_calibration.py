@@ -50,7 +50,6 @@ def run(row: CalibrationRow, root: Path | None) -> Outcome:
     scored = [_score(_approximated(row, data, seed), row, data, strange) for seed in range(row.seeds)]
     return Outcome(
         scores={name: [s[name] for s in scored] for name in scored[0]}, seeds=list(range(row.seeds)),
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
     )  # fmt: skip
 
 

@@ -6,7 +6,6 @@ Nothing was chosen by a test part.
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,7 +82,6 @@ def run(row: DigitsRow, root: Path | None) -> Outcome:
     return Outcome(
         scores={name: [moments[-1][name] for moments in scored] for name in scored[0][-1]},
         seeds=list(range(row.seeds)),
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU with {os.cpu_count()} cores",
         details={
             "curve": {
                 "epoch": [row.epochs * (look + 1) / looks for look in range(looks)],

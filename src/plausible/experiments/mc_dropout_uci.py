@@ -7,7 +7,6 @@ trained on all of it. The precision is fixed, not learnt, and in the target's ow
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,7 +67,6 @@ def run(row: DropoutRow, root: Path | None) -> Outcome:
     return Outcome(
         scores={name: [s[name] for s in scored] for name in scored[0]},
         seeds=[seed for number in range(row.splits) for seed in (2 * number, 2 * number + 1)],
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU with {os.cpu_count()} cores",
         details={"rate": [rate for rate, _ in chosen], "precision": [precision for _, precision in chosen]},
     )
 

@@ -10,7 +10,6 @@ than among five planets (1.59, of 300 systems).
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -194,9 +193,8 @@ def run(row: SeriesRow, root: Path | None) -> Outcome:
     """Integrate, train and judge."""
     parts = load_parts(root, row.systems, row.test, row.five, row.orbits, row.steps)
     scores, details = judge_petit(parts) if row.method == "petit" else judge(row, fit_network(row, parts.train), parts)
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU with {os.cpu_count()} cores"
     scores_of_one = {name: [score] for name, score in scores.items()}
-    return Outcome(scores=scores_of_one, seeds=[0], device=device, details=details if parts.five else {})
+    return Outcome(scores=scores_of_one, seeds=[0], details=details if parts.five else {})
 
 
 def judge(row: SeriesRow, posterior: pl.Posterior, parts: Parts) -> tuple[dict[str, float], dict[str, Any]]:

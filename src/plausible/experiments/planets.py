@@ -11,7 +11,6 @@ trees estimate it. Validation systems of seed 0 may be in the test part of anoth
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -111,7 +110,6 @@ def run(row: PlanetRow, root: Path | None) -> Outcome:
     return Outcome(
         scores={name: [s[name] for s in scores] for name in scores[0]},
         seeds=list(range(row.seeds)),
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU with {os.cpu_count()} cores",
         details=details,
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,8 +13,9 @@ from torch import Tensor, nn
 
 import plausible as pl
 
-from ..core.data import Source, make_source
+from ..core.data import make_source
 from ..core.partition import Partitioned
+from ..core.source import Source
 from ..datasets import Dataset
 from ..inference.mcmc.variance_reduction import Memory, reduction
 from ..weights import tree
@@ -74,7 +74,6 @@ def run(row: ReductionRow, root: Path | None) -> Outcome:
             "early": [c[len(c) // 4] for c in curves],
         },
         seeds=list(range(row.splits)),
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU with {os.cpu_count()} cores",
         details={
             "epochs": [round(row.epochs * (0.4 + 0.6 * float(s)), 2) for s in shares],  # two fifths are burn-in
             "nll": _means(curves),

@@ -5,11 +5,8 @@ Nothing was chosen by a test part.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import torch
 
 import plausible as pl
 
@@ -69,7 +66,6 @@ def run(row: SGLDRow, root: Path | None) -> Outcome:
     return Outcome(
         scores={"error": [e for _, e in scored], "log_likelihood": [ll for ll, _ in scored]},
         seeds=list(range(row.seeds)),
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU with {os.cpu_count()} cores",
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,6 +80,18 @@ class Published:
     errors: Mapping[str, float] = field(default_factory=dict)
 
 
+def best_device_in_words() -> str:
+    """What a fit takes that is not told where to run."""
+    import torch  # late: whoever only lists studies does not wait for it
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else cpu_in_words()
+
+
+def cpu_in_words() -> str:
+    """For rows that run on a CPU wherever they are."""
+    return f"CPU with {os.cpu_count()} cores"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What running a row gives.
@@ -86,13 +99,13 @@ class Outcome:
     Attributes:
         scores: For every column one number per repetition (a split or a seed).
         seeds: Every seed that was used.
-        device: Where it ran, in words.
+        device: Where it ran, in words; to be given by a row that chooses its device.
         details: What the study's pictures need beside the scores, as plain data.
     """
 
     scores: Mapping[str, Sequence[float]]
     seeds: Sequence[int]
-    device: str
+    device: str = field(default_factory=best_device_in_words)
     details: Mapping[str, Any] = field(default_factory=dict)
 
 

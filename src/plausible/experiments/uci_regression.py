@@ -12,7 +12,6 @@ A hundred epochs are a compromise of cost and score: after 200, yacht gains (0.5
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -126,8 +125,7 @@ def outcome(
     """Load the splits, fit them and score each posterior on its test part."""
     sets = load_splits(row, root)
     scored = [score(posterior, split) for posterior, split in zip(fit(sets), sets, strict=True)]
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU with {os.cpu_count()} cores"
-    return Outcome(scores={name: [s[name] for s in scored] for name in scored[0]}, seeds=list(used), device=device)
+    return Outcome(scores={name: [s[name] for s in scored] for name in scored[0]}, seeds=list(used))
 
 
 def score(posterior: Posterior, split: Dataset, num_samples: int = 256) -> dict[str, float]:

@@ -5,13 +5,11 @@ The settings are the paper's; nothing was chosen by a test part.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 import plausible as pl
@@ -68,7 +66,6 @@ def run(row: AblationRow, root: Path | None) -> Outcome:
     return Outcome(
         scores={name: [moments[-1][name] for moments in scored] for name in scored[0][-1]},
         seeds=list(range(row.seeds)),
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU with {os.cpu_count()} cores",
         details={
             "epoch": [row.epochs * (k + 1) / looks for k in range(looks)],
             "accuracy": [[moment["accuracy"] for moment in moments] for moments in scored],
@@ -81,7 +78,7 @@ def _scores(row: AblationRow, data: Dataset, seed: int) -> list[dict[str, float]
     prior = normal_but_on_norms(network, PRECISION)
     model = pl.BayesianModel(network, pl.likelihoods.Categorical(), prior=prior)
     method = pl.VOGN(
-        learning_rate=1e-4, momentum=row.momentum, curvature_decay=0.999, damping=1e-3, num_samples=row.draws,
+        learning_rate=1e-4, momentum=row.momentum, curvature_decay=1 - 0.999, damping=1e-3, num_samples=row.draws,
         augmentation_factor=FACTOR, schedule=FALLING,
     )  # fmt: skip
     moments = pl.fit(

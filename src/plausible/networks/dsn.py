@@ -2,8 +2,7 @@
 
 from torch import Tensor, nn
 
-from plausible.networks.nin import mlpconv
-from plausible.networks.sizes import positive_int, share
+from plausible.networks.nin import three_blocks
 
 
 class DSN(nn.Module):
@@ -21,18 +20,7 @@ class DSN(nn.Module):
 
     def __init__(self, classes: int = 10, channels: int = 3, *, dropout: float = 0.5):
         super().__init__()
-        positive_int("classes", classes)
-        positive_int("channels", channels)
-        share("dropout", dropout)
-        self.features = nn.Sequential(
-            *mlpconv(channels, (192, 160, 96), 5),
-            nn.MaxPool2d(3, stride=2, ceil_mode=True),
-            nn.Dropout(dropout),
-            *mlpconv(96, (192, 192, 192), 5),
-            nn.MaxPool2d(3, stride=2, ceil_mode=True),
-            nn.Dropout(dropout),
-            *mlpconv(192, (192, 192, classes), 3)[:-1],
-        )
+        self.features = nn.Sequential(*three_blocks(classes, channels, dropout, nn.MaxPool2d)[:-1])
         self.config = {"classes": classes, "channels": channels, "dropout": dropout}
 
     def forward(self, x: Tensor) -> Tensor:

@@ -17,6 +17,21 @@ def mlpconv(inputs: int, widths: Sequence[int], kernel: int) -> list[nn.Module]:
     return layers
 
 
+def three_blocks(classes: int, channels: int, dropout: float, second_pool: type[nn.Module]) -> list[nn.Module]:
+    """192-160-96 behind 5 x 5, max pool; 192-192-192 behind 5 x 5, the second pool; 192-192-classes behind 3 x 3.
+
+    Dropout stands behind each pool.
+    """
+    positive_int("classes", classes)
+    positive_int("channels", channels)
+    share("dropout", dropout)
+    return [
+        *mlpconv(channels, (192, 160, 96), 5), nn.MaxPool2d(3, stride=2, ceil_mode=True), nn.Dropout(dropout),
+        *mlpconv(96, (192, 192, 192), 5), second_pool(3, stride=2, ceil_mode=True), nn.Dropout(dropout),
+        *mlpconv(192, (192, 192, classes), 3),
+    ]  # fmt: skip
+
+
 class NIN(nn.Module):
     """Three blocks of mlpconv, dropout between them, and the mean of each class's map: 966,986 weights for CIFAR-10.
 
@@ -32,18 +47,7 @@ class NIN(nn.Module):
 
     def __init__(self, classes: int = 10, channels: int = 3, *, dropout: float = 0.5):
         super().__init__()
-        positive_int("classes", classes)
-        positive_int("channels", channels)
-        share("dropout", dropout)
-        self.features = nn.Sequential(
-            *mlpconv(channels, (192, 160, 96), 5),
-            nn.MaxPool2d(3, stride=2, ceil_mode=True),
-            nn.Dropout(dropout),
-            *mlpconv(96, (192, 192, 192), 5),
-            nn.AvgPool2d(3, stride=2, ceil_mode=True),
-            nn.Dropout(dropout),
-            *mlpconv(192, (192, 192, classes), 3),
-        )
+        self.features = nn.Sequential(*three_blocks(classes, channels, dropout, nn.AvgPool2d))
         self.config = {"classes": classes, "channels": channels, "dropout": dropout}
 
     def forward(self, x: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from ..core.method import require
 from ..core.model import BayesianModel
 from ..core.posteriors import Diagonal
+from ..inference.natural_gradient import fused_ivon
 from ..inference.natural_gradient.answer import checked
 from ..inference.natural_gradient.gaussian_prior import GaussianPrior, deviations
 from ..inference.natural_gradient.ivon import ivon_step_
@@ -60,20 +62,15 @@ class IVON(BayesianOptimizer):
             own = self.ledger.now.tensors.setdefault("products", {})
             own[name] = (weight.detach() - mean).mul_(weight.grad)  # of all that has come so far
 
-    def _metrics(self) -> Weights:
-        """h + δ/N of every weight."""
-        found: Weights = {}
-        for group in self.param_groups:
-            weights = group_weights(group)
-            for p in weights.values():
-                own = self.state[p]
-                if "curvature" not in own:
-                    own["momentum"] = torch.zeros_like(p, requires_grad=False)
-                    own["curvature"] = torch.full_like(p, group["hess_init"], requires_grad=False)
-            curvature = {k: self.state[p]["curvature"] for k, p in weights.items()}
-            prior = GaussianPrior(dict.fromkeys(weights, group["prior_precision"]))
-            found.update(prior.metric(curvature, self.num_data))
-        return found
+    def _begin(self, group: dict[str, Any]) -> dict[str, Tensor]:
+        """The weights of a group, each with a momentum and a curvature."""
+        weights = group_weights(group)
+        for p in weights.values():
+            own = self.state[p]
+            if "curvature" not in own:
+                own["momentum"] = torch.zeros_like(p, requires_grad=False)
+                own["curvature"] = torch.full_like(p, group["hess_init"], requires_grad=False)
+        return weights
 
     def _rescale(self) -> float:
         """The average of h₀ + δ/N over all weights."""
@@ -83,7 +80,12 @@ class IVON(BayesianOptimizer):
 
     def scales(self) -> Weights:
         """The standard deviations of q."""
-        return deviations(self._metrics(), self.num_data)
+        metrics: Weights = {}
+        for group in self.param_groups:
+            curvature = {k: self.state[p]["curvature"] for k, p in self._begin(group).items()}
+            prior = GaussianPrior(dict.fromkeys(curvature, group["prior_precision"]))
+            metrics.update(prior.metric(curvature, self.num_data))
+        return deviations(metrics, self.num_data)
 
     def _deviation(self, rng: Keys) -> Weights:
         noise, scales = rng.normal_like(self.weights()), self.scales()
@@ -91,23 +93,27 @@ class IVON(BayesianOptimizer):
         return noise
 
     def _update(self, parts: list[Part]) -> None:
-        metrics, weights, rescale = self._metrics(), self.weights(), self._rescale()
+        rescale = self._rescale()
         for part in parts:
-            group, names = part.group, list(part.params)
-            metric = {k: metrics[k] for k in names}
-            hessian = self.averages("products", 1, names)
-            torch._foreach_mul_(list(hessian.values()), list(metric.values()))
-            torch._foreach_mul_(list(hessian.values()), float(self.num_data))
-            state = {
+            group, weights = part.group, self._begin(part.group)
+            state: dict[str, Weights] = {
                 "params": part.params,
-                "momentum": {k: self.state[weights[k]]["momentum"] for k in names},
-                "curvature": {k: self.state[weights[k]]["curvature"] for k in names},
+                "momentum": {k: self.state[weights[k]]["momentum"] for k in part.params},
+                "curvature": {k: self.state[weights[k]]["curvature"] for k in part.params},
             }
-            ivon_step_(
-                state, part.gradient, hessian, metric,
-                rate=group["lr"] * rescale, count=group["step"] + 1, momentum=group["betas"][0], decay=group["betas"][1],
-                num_data=float(self.num_data), prior=part.prior, clip_radius=group["clip_radius"],
-            )  # fmt: skip
+            products = self.averages("products", 1, part.params)
+            numbers: dict[str, Any] = {
+                "rate": group["lr"] * rescale, "count": group["step"] + 1, "momentum": group["betas"][0],
+                "decay": group["betas"][1], "num_data": float(self.num_data), "clip_radius": group["clip_radius"],
+            }  # fmt: skip
+            precision = group["prior_precision"]
+            if fused_ivon.numbers_alone(precision, *numbers.values()) and fused_ivon.usable(*state.values()):
+                fused_ivon.step_of_products_(state, part.gradient, products, precision=precision, **numbers)
+                continue
+            metric = part.prior.metric(state["curvature"], self.num_data)
+            torch._foreach_mul_(list(products.values()), list(metric.values()))
+            torch._foreach_mul_(list(products.values()), float(self.num_data))
+            ivon_step_(state, part.gradient, products, metric, prior=part.prior, **numbers)
 
     def _posterior(self, model: BayesianModel, mean: Weights) -> Diagonal:
         scales = self.scales()

@@ -25,7 +25,7 @@ def is_chains(posterior: Any) -> bool:
 
 
 def share_agreed(posterior: Any, x: Tensor) -> float:
-    """The share of predicted numbers that the chains agree on."""
+    """The share of predicted numbers that the chains agree on; none, if one of them stands still."""
     chains = posterior.components
     length = min(len(chain) for chain in chains)
     if length < FEWEST_DRAWS:
@@ -33,9 +33,12 @@ def share_agreed(posterior: Any, x: Tensor) -> float:
     drawn = []
     for chain in chains:
         outputs = chain.predict(x, num_samples=len(chain)).outputs[:length]
+        if bool((outputs == outputs[:1]).all()):
+            return 0.0
         drawn.append(outputs.softmax(-1).flatten(1) if outputs.shape[-1] > 1 else outputs.flatten(1))
-    spread = r_hat(torch.stack(drawn))
-    return float((spread.nan_to_num(1.0) < LARGEST_R_HAT).double().mean())
+    values = torch.stack(drawn)
+    constant = (values == values[:1, :1]).flatten(0, 1).all(0)  # such as a probability of zero
+    return float(((r_hat(values) < LARGEST_R_HAT) | constant).double().mean())
 
 
 def plain_words(name: str, posterior: Any, x: Tensor, more: str) -> str | None:

@@ -34,7 +34,8 @@ SUBJECTS: dict[str, Subject] = {
     "nuts": Subject(method=NUTS(), steps=1000, chains=8, simulations=200),
     "mala": Subject(method=MALA(), steps=5000, chains=8),
     "metropolis": Subject(method=Metropolis(), steps=12000, chains=8),
-    "sgld": Subject(method=SGLD(step_size=0.005), slack=0.1, steps=20000, chains=8),
+    # In batches of a third of the data: a gradient that is not on the scale of all of them would be seen.
+    "sgld": Subject(method=SGLD(step_size=0.003), slack=0.1, steps=20000, chains=8, batch_size=8),
     "sghmc": Subject(method=SGHMC(step_size=0.02, friction=2.0), slack=0.1, steps=10000, chains=8),
     "cyclical-sgmcmc": Subject(method=CyclicalSGMCMC(), claim="centre", steps=2000),
 }

@@ -224,5 +224,9 @@ def check_all(
     for name, subject in subjects.items():
         if begin is not None:
             begin(name)
-        findings.append(check(name, subject, seed))
+        try:
+            findings.append(check(name, subject, seed))
+        except Exception as error:  # whatever it is, the others are still to be checked
+            told = f"it stopped with {type(error).__name__}: {error}"
+            findings.append(Finding(name=name, claim=subject.claim, failures=(told,)))
     return findings

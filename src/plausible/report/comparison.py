@@ -179,7 +179,10 @@ def compare(
         result, predicted = study.judged(long.posterior, long.seconds)
         runs[name], posteriors[name], predictions[name] = [{**result, **own}], long.posterior, predicted
         notes += words_of(long, own)
-    notes += [told for name, posterior in posteriors.items() if (told := _note(name, posterior, known, setting))]
+    others = {
+        k: p for k, p in posteriors.items() if long is None or p is not long.posterior
+    }  # all is said of the truth
+    notes += [told for name, posterior in others.items() if (told := _note(name, posterior, known, setting))]
     return Comparison(
         data=known, seeds=numbers, runs=runs, posteriors=posteriors, predictions=predictions, outliers=found,
         outliers_are=meaning, title=_title(known, setting, model, len(numbers)), notes=tuple(notes), truth=long,

@@ -22,6 +22,7 @@ from .tables import Column
 
 CHAINS, TRANSITIONS, LONGER, ATTEMPTS = 4, 1000, 4, 2
 LARGEST_R_HAT, FEWEST_DRAWS, SHARE = 1.05, 100, 0.95  # of the predicted numbers this share must satisfy both
+MOST_DIVERGENT = 0.01  # divergent transitions for each draw: where there are more, chains avoid a part of the posterior
 DRAWS = 1024  # averaged over for the truth's prediction
 GRID, REACH = 201, 8.0  # points, and standard deviations to either side, of the integral over a number's density
 
@@ -109,19 +110,32 @@ def mixing(posterior: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     values = torch.stack([predicted(chain, x)[:length] for chain in chains])
     # Probabilities that are zero in every draw have nothing to mix.
     values = values[..., (values != values[:1, :1]).flatten(0, 1).any(0)]
+    if not values.shape[-1]:
+        return values.new_empty(0), values.new_empty(0)
     return r_hat(values), ess(values)
 
 
 def judged(posterior: Any, x: Tensor) -> tuple[bool, str]:
-    """Whether chains agree on what they predict, and that in words."""
+    """Whether chains agree on what they predict and went everywhere, and that in words."""
     spread, worth = mixing(posterior, x)
-    share = float(((spread < LARGEST_R_HAT) & (worth >= FEWEST_DRAWS)).double().mean())
+    good = (spread < LARGEST_R_HAT) & (worth >= FEWEST_DRAWS)
+    share = float(good.double().mean()) if good.numel() else 0.0  # where no prediction ever changes, nothing is known
     words = (
         f"R-hat below {LARGEST_R_HAT} and at least {FEWEST_DRAWS} effective draws for {share:.0%} of the predictions"
     )
-    if share >= SHARE:
+    diverged = int(
+        sum(float(c.statistics["divergent"].sum()) for c in posterior.components if "divergent" in c.statistics)
+    )
+    often = diverged > MOST_DIVERGENT * sum(len(chain) for chain in posterior.components)
+    if diverged:
+        words += f", {diverged} divergent transitions"
+    if share >= SHARE and not often:
         return True, words
-    return False, f"{words}, where {SHARE:.0%} are asked: not the truth yet, so distances from it say little"
+    asked = [f"{SHARE:.0%} are asked"] * (share < SHARE) + [f"at most {MOST_DIVERGENT:.0%} may diverge"] * often
+    return False, (
+        f"{words}, where {' and '.join(asked)}: not the truth yet, so distances from it say little; "
+        "give it more steps (truth_steps, --truth-steps)"
+    )
 
 
 def distances(found: Predictive, truth: Predictive) -> dict[str, float]:

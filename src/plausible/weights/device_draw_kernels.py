@@ -7,11 +7,11 @@ import triton.language as tl
 from triton.language.extra import libdevice
 
 
-@triton.jit(do_not_specialize=["call", "half", "n"])
-def pairs(key_first, key_second, call, half, n, out, NORMAL: tl.constexpr, BLOCK: tl.constexpr):
+@triton.jit(do_not_specialize=["key_first", "key_second", "step", "call", "half", "n"])
+def pairs(key_first, key_second, step, call, half, n, out, NORMAL: tl.constexpr, BLOCK: tl.constexpr):
     """Threefry-2x32 of the counters (j, call), j below half: the first number of a pair goes to j, the second to half + j."""
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    k0 = tl.load(key_first).to(tl.uint32, bitcast=True)
+    k0 = tl.load(key_first).to(tl.uint32, bitcast=True) + tl.load(step).to(tl.int32).to(tl.uint32, bitcast=True)
     k1 = tl.load(key_second).to(tl.uint32, bitcast=True)
     k2 = k0 ^ k1 ^ 0x1BD11BDA
     first = j.to(tl.uint32) + k0

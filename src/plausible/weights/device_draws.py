@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .algebra import under_vmap
-from .gpu_kernels import kernels_run_on
+from .gpu_kernels import kernels_run_on, launch
 
 BLOCK = 512  # pairs a program draws
 
@@ -22,13 +22,11 @@ def is_on_device(*words: Tensor) -> bool:
     return torch._C._len_torch_dispatch_stack() == 0
 
 
-def draw(key: tuple[Tensor, Tensor], call: int, n: int, normal: bool) -> Tensor:
+def draw(key: Tensor, step: Tensor, call: int, n: int, normal: bool) -> Tensor:
     """n numbers of a call in float32: standard normals, or uniform ones strictly between 0 and 1."""
     from .device_draw_kernels import pairs as kernel  # needs Triton
 
-    out = torch.empty(n, dtype=torch.float32, device=key[0].device)
+    out = torch.empty(n, dtype=torch.float32, device=key.device)
     half = (n + 1) // 2
-    if n:
-        with torch.cuda.device(out.device):  # Triton launches on the current one
-            kernel[((half + BLOCK - 1) // BLOCK,)](*key, call, half, n, out, NORMAL=normal, BLOCK=BLOCK)
+    launch(kernel, (half + BLOCK - 1) // BLOCK, key[0], key[1], step, call, half, n, out, NORMAL=normal, BLOCK=BLOCK)
     return out

@@ -113,7 +113,7 @@ class LayerCalls(TorchFunctionMode):
         kwargs = kwargs or {}
         if self.dropouts is not None and func in _DROPOUTS:
             return self.dropouts(args[0], float(_argument(args, kwargs, 1, "p", 0.5)), func)
-        tensors = list(_tensors((args, kwargs)))
+        tensors = list(tensors_in((args, kwargs)))
         own = [s for s in (self._sources.get(id(t)) for t in tensors) if s is not None]
         if not own or func in _HARMLESS:
             return func(*args, **kwargs)
@@ -178,14 +178,14 @@ class LayerCalls(TorchFunctionMode):
         if func is F.embedding and len(args) >= 2:
             return self._layer(EMBEDDING, args[0], args[1], None, lambda x, w, b: func(x, w, *args[2:], **kwargs))
         if func in _SEQUENCES:
-            first = next(_tensors(self._owned(args[1:])), None)
+            first = next(tensors_in(self._owned(args[1:])), None)
             return self._recurrent(args[0], first, args, lambda x, given: func(x, *given[1:], **kwargs))
         if func in _CELLS:
             return self._recurrent(args[0], args[2], args, lambda x, given: self._cell(func, x, given, kwargs))
         return None
 
     def _owned(self, args: tuple) -> list[Tensor]:
-        return [t for t in _tensors(args) if id(t) in self._sources]
+        return [t for t in tensors_in(args) if id(t) in self._sources]
 
     def _layer(
         self,
@@ -258,16 +258,16 @@ def _argument(args: tuple, kwargs: Mapping[str, Any], place: int, name: str, def
     return args[place] if len(args) > place else kwargs.get(name, default)
 
 
-def _tensors(tree: Any) -> Iterator[Tensor]:
+def tensors_in(tree: Any) -> Iterator[Tensor]:
     """The tensors in arguments; `pytree` does the same in many times the time."""
     if isinstance(tree, Tensor):
         yield tree
     elif isinstance(tree, tuple | list):
         for entry in tree:
-            yield from _tensors(entry)
+            yield from tensors_in(entry)
     elif isinstance(tree, dict):
         for entry in tree.values():
-            yield from _tensors(entry)
+            yield from tensors_in(entry)
 
 
 @functools.cache

@@ -165,7 +165,7 @@ class Keys:
             low, high = self._key.tolist()
             return law.at_hand((low + int(self.step) & _MASK, high & _MASK), call, n)
         if precision == torch.float32 and device_draws.is_on_device(self._key, self.step):
-            return device_draws.draw(self._words, call, n, normal=law is NORMAL)
+            return device_draws.draw(self._key, self.step, call, n, normal=law is NORMAL)
         return law.anywhere(self._words, call, n, precision)
 
 

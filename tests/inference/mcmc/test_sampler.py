@@ -225,12 +225,20 @@ def test_a_covariance_that_rounding_makes_indefinite_leaves_its_widths():
         (pl.MALA, {"thin": 0}),
         (pl.Metropolis, {"scale": -1.0}),
         (pl.Metropolis, {"warmup": -1}),
+        (pl.MALA, {"step_size": math.inf}),
+        (pl.Metropolis, {"scale": math.nan}),
     ],
-    ids=["MALA-step_size", "MALA-thin", "Metropolis-scale", "Metropolis-warmup"],
+    ids=["MALA-step_size", "MALA-thin", "Metropolis-scale", "Metropolis-warmup", "MALA-infinite", "Metropolis-missing"],
 )
 def test_wrong_settings_are_refused_when_they_are_given(kind, wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         kind(**wrong)
+
+
+@every_sampler
+def test_a_warm_up_of_half_a_step_is_refused_before_anything_runs(method):
+    with pytest.raises(ValueError, match="warm-up must be a whole number of steps, got 2.5"):
+        pl.fit(normal(zeros(2), CORRELATED), None, replace(method, warmup=2.5), steps=10, **QUIET)
 
 
 def test_a_model_of_a_network_has_the_same_log_joint_with_and_without_a_slope():

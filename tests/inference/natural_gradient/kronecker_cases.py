@@ -1,10 +1,9 @@
-"""A conjugate regression, a block with its dense matrices, and how a fit is called: what tests of K-FAC share."""
+"""A conjugate regression, the dense covariance of an answer, and how a fit is called: what tests of K-FAC share."""
 
 import torch
 from torch import nn
 
 import plausible as pl
-from plausible.inference.natural_gradient import kronecker_preconditioner as metric
 
 
 def several_outputs(bias_prior=None):
@@ -35,31 +34,13 @@ def dense_covariance(posterior):
     return root @ root.T
 
 
+def of_each_output(posterior):
+    """Mean (2, 4) and covariance (8, 8) of the regression's weights and bias, one output after the other."""
+    mean = torch.cat([posterior.mean["weight"], posterior.mean["bias"][:, None]], 1)
+    # Flattened weights come first, then biases.
+    order = torch.cat([torch.arange(6).reshape(2, 3), torch.arange(6, 8).reshape(2, 1)], 1).flatten()
+    return mean, dense_covariance(posterior)[order][:, order]
+
+
 def fit(model, data, method, **settings):
     return pl.fit(model, data, method, **{"progress": False, "device": "cpu", "batch_size": 1000, **settings})
-
-
-def block_factors():
-    """One block (two groups, three rows, four columns) and one weight of its own."""
-    rng = torch.Generator().manual_seed(5)
-    root = lambda *shape: torch.randn(*shape, generator=rng, dtype=torch.float64)  # noqa: E731
-    g, a = root(2, 3, 3), root(2, 4, 4)
-    return {
-        "blocks": {"w + b": {"rows": 50 * g @ g.mT, "columns": a @ a.mT}},
-        "diagonal": {"norm": torch.tensor([1.0, 5.0]).double()},
-    }
-
-
-LIKE = {"w": torch.zeros(6, 3).double(), "b": torch.zeros(6).double(), "norm": torch.zeros(2).double()}
-PRIOR = {"w": 2.0, "b": 0.5, "norm": 3.0}
-
-
-def dense_inverse(made, like):
-    """Λ⁻¹ of the block, one column after the other, as (group, row, column) each."""
-    columns = []
-    for i in range(24):
-        unit = torch.eye(24, dtype=torch.float64)[i].reshape(2, 3, 4)
-        gradient = {"w": unit[..., :3].reshape(6, 3), "b": unit[..., 3].flatten(), "norm": like["norm"]}
-        step = metric.precondition(made, gradient)
-        columns.append(torch.cat([step["w"].reshape(2, 3, 3), step["b"].reshape(2, 3, 1)], -1).flatten())
-    return torch.stack(columns, 1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...weights.algebra import under_vmap
-from ...weights.gpu_kernels import kernels_run_on
+from ...weights.gpu_kernels import kernels_run_on, launch
 from ..layouts import Layout
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -89,9 +89,10 @@ def moments(
     found = torch.empty(shape, device=given.device, dtype=torch.float32)
     deep, high = min(64, 1 << (runs - 1).bit_length()), 1 << (taps - 1).bit_length()
     wide = max(1, min(4096 // (deep * high), 1 << (channels - 1).bit_length()))
-    kernels.added_up[(planes * outs, math.ceil(channels / wide))](
-        partial, found, runs, planes * outs, channels, taps, BLOCK_R=deep, BLOCK_C=wide, BLOCK_T=high
-    )
+    launch(
+        kernels.added_up, (planes * outs, math.ceil(channels / wide)),
+        partial, found, runs, planes * outs, channels, taps, BLOCK_R=deep, BLOCK_C=wide, BLOCK_T=high,
+    )  # fmt: skip
     return found
 
 
@@ -113,8 +114,8 @@ def _sums_of_runs(
     partial = torch.empty(
         (math.ceil(examples / run), planes, outs, taps, channels), device=given.device, dtype=torch.float32
     )
-    kernels.tile_sums[(tiles, len(partial))](
-        given, slope, given if factors is None else factors.float(), partial,
+    launch(
+        kernels.tile_sums, (tiles, len(partial)), given, slope, given if factors is None else factors.float(), partial,
         examples, images, run, outs, channels, taps * channels, height, width, positions, kernel[1],
         *stride, *before, *dilation, _far(given), *given.stride()[1:],
         _far(slope), slope.stride(1), slope.stride(3 if across > 1 else 2),
@@ -156,9 +157,8 @@ def _arranged(image: Tensor) -> Tensor:
     image = image.contiguous()
     out = torch.empty_like(image, memory_format=torch.channels_last)
     examples, channels, positions = *image.shape[:2], image.shape[2] * image.shape[3]
-    kernels.channels_last[(math.ceil(positions / 64), math.ceil(channels / 64), examples)](
-        image, out, channels, positions, BLOCK=64
-    )
+    programs = math.ceil(positions / 64), math.ceil(channels / 64), examples
+    launch(kernels.channels_last, programs, image, out, channels, positions, BLOCK=64)
     return out
 
 

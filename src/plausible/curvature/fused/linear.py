@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...weights.algebra import under_vmap
-from ...weights.gpu_kernels import kernels_run_on
+from ...weights.gpu_kernels import kernels_run_on, launch
 from ..layouts import Layout
 from .convolution import DTYPES
 
@@ -47,8 +47,9 @@ def moments(given: Tensor, slope: Tensor, factors: Tensor) -> tuple[Tensor, Tens
     (examples, ins), outs = given.shape, slope.shape[1]
     weight = torch.empty((2, outs, ins), device=given.device, dtype=torch.float32)
     bias = torch.empty((2, outs), device=given.device, dtype=torch.float32)
-    kernel[(math.ceil(outs / BLOCK), math.ceil(ins / BLOCK))](
-        given, slope, factors.float(), weight, bias, examples, outs, ins, *given.stride(), *slope.stride(),
+    launch(
+        kernel, (math.ceil(outs / BLOCK), math.ceil(ins / BLOCK)), given, slope, factors.float(), weight, bias,
+        examples, outs, ins, *given.stride(), *slope.stride(),
         BLOCK=BLOCK, BLOCK_N=EXAMPLES, PRECISION="tf32" if matmul.fp32_precision == "tf32" else "ieee",
     )  # fmt: skip
     return weight, bias

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...weights.algebra import under_vmap
-from ...weights.gpu_kernels import kernels_run_on
+from ...weights.gpu_kernels import kernels_run_on, launch
 from ..layouts import Layout
 from .convolution import DTYPES, LARGEST
 
@@ -56,11 +56,13 @@ def _summed(slope: Tensor, factors: Tensor, norm: tuple[Tensor, Tensor, Tensor] 
     block = min(1024, 1 << (positions - 1).bit_length())
     high = ROWS // block
     image, mean, inverse = norm or (slope, slope, slope)
-    kernels.position_sums[(math.ceil(rows / high),)](
-        image, slope, mean, inverse, each, rows, channels, positions, BLOCK_R=high, BLOCK_P=block, BOTH=norm is not None
-    )
+    launch(
+        kernels.position_sums, math.ceil(rows / high), image, slope, mean, inverse, each, rows, channels, positions,
+        BLOCK_R=high, BLOCK_P=block, BOTH=norm is not None,
+    )  # fmt: skip
     found = torch.empty((planes, 2, channels), device=slope.device, dtype=torch.float32)
-    kernels.example_sums[(math.ceil(channels / 16), planes)](
-        each, factors.float(), found, examples, channels, BLOCK_N=64, BLOCK_C=16
-    )
+    launch(
+        kernels.example_sums, (math.ceil(channels / 16), planes), each, factors.float(), found, examples, channels,
+        BLOCK_N=64, BLOCK_C=16,
+    )  # fmt: skip
     return found

@@ -19,26 +19,31 @@ class Search:
     Attributes:
         shrinkage: γ, the pull to the centre.
         above: How far, as a log, the centre lies above where the search starts.
+        again: The same when the search starts again with a new mass.
     """
 
     shrinkage: float
     above: float
+    again: float
 
 
 # The paper's. From above, since large steps fail fast; and a weak pull, since trajectories fail steeply.
-TRAJECTORIES = Search(shrinkage=0.05, above=2.302585)
+TRAJECTORIES = Search(shrinkage=0.05, above=2.302585, again=2.302585)
+# A tree of steps that are ten times too long ends at once, and the search answers with steps that are far too short, for
+# trees of many leaves: with a mass there is a step size to begin with, and its short last window is no time for that.
+TREES = Search(shrinkage=0.1, above=2.302585, again=0.6931472)
 # A single step is accepted or not by chance, and its acceptance falls slowly with its size: the paper's γ would follow
 # the noise, over factors of hundreds. A strong pull asks for an honest centre.
-SINGLE_STEPS = Search(shrinkage=0.3, above=0.0)
+SINGLE_STEPS = Search(shrinkage=0.3, above=0.0, again=0.0)
 
 
-def restart(log_step: Tensor, search: Search) -> dict[str, Tensor]:
-    """Begin to seek around a step size."""
+def restart(log_step: Tensor, above: float) -> dict[str, Tensor]:
+    """Begin to seek around a step size that lies so far, as a log, above this one."""
     zero = torch.zeros_like(log_step)
     return {
         "log_step": log_step.clone(),
         "log_mean_step": log_step.clone(),
-        "centre": log_step + search.above,
+        "centre": log_step + above,
         "error": zero,
         "count": zero.clone(),
     }

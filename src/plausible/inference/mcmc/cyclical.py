@@ -48,7 +48,8 @@ class CyclicalSGMCMC(Method):
         require(isinstance(base, SGLD | SGHMC), f"base must be a pl.SGLD or a pl.SGHMC, got {base!r}")
         require(
             base.burn_in is None and base.thin == 1 and getattr(base, "schedule", "constant") == "constant",
-            f"cycles say when draws are kept and how long steps are, so base must not have burn_in, thin or schedule: {base}",
+            "cycles say when draws are kept and how long steps are, so base must not have burn_in, thin or schedule; leave "
+            f"them out of {base}",
         )
         cycles, samples = self.cycles, self.samples_per_cycle
         require(isinstance(cycles, int) and cycles >= 1, f"cycles must be a positive integer, got {cycles}")
@@ -74,7 +75,9 @@ class CyclicalSGMCMC(Method):
         cycles = next((c for c in range(self.cycles, 1, -1) if room(c) >= self.samples_per_cycle), 1)
         draws = min(self.samples_per_cycle, room(cycles))
         require(
-            draws > 0, f"{num_steps} steps are too few for a cycle of which {self.exploration:g} explore; run longer"
+            draws > 0,
+            f"{num_steps} step{'s are' if num_steps > 1 else ' is'} too few for a cycle of which {self.exploration:g} explores; "
+            "run longer, or explore less",
         )
         if (cycles, draws) != (self.cycles, self.samples_per_cycle):
             log.warning(

@@ -20,7 +20,7 @@ from .sampler import MASSES, Sampler
 DEFAULT_LENGTH = math.pi / 2  # a quarter period of a standard normal, which the adapted mass makes of the posterior
 # Before there is a mass, steps are tiny; but a mass learned from draws that have hardly moved is worse than none. The more
 # unknowns there are, the more their scales differ: of hundreds a mass learned by 16 leapfrogs a draw was useless.
-FEWEST_BEFORE_MASS, MOST_BEFORE_MASS, MOST_LEAPFROGS = 32, 128, 512
+FEWEST_BEFORE_MASS, MOST_BEFORE_MASS, MOST_LEAPFROGS, MOST_EVER = 32, 128, 512, 4096
 SOON = (5, 10, 20, 40, 70)  # steps of a search for ε after which it has moved far
 JITTER = 0.1  # of the step size, so that no direction resonates with the trajectory
 
@@ -36,7 +36,8 @@ class HMC(Sampler, Trajectory):
 
     Args:
         step_size: ε; None adapts it.
-        trajectory_length: L ε; None is a quarter period of a standard normal, with at most 512 leapfrogs.
+        trajectory_length: L ε; None is a quarter period of a standard normal, with at most 512 leapfrogs. With an adapted ε
+            there are at most 512 leapfrogs while it warms up and 4,096 after.
         mass: "diagonal", "full" or "identity".
         warmup: Steps of adaptation, which are not kept.
         thin: Keep every so many-th draw.
@@ -160,7 +161,11 @@ class HMC(Sampler, Trajectory):
             most = min(MOST_BEFORE_MASS, max(FEWEST_BEFORE_MASS, size(state["params"]) // 4))
             return (length / step_size).ceil().clamp(1.0, float(most))
         if self.trajectory_length is not None:
-            return (self.trajectory_length / step_size).round().clamp(min=1.0)
+            needed = (self.trajectory_length / step_size).round().clamp(min=1.0)
+            if self.step_size is not None:
+                return needed
+            # A search that nothing is accepted in makes its steps smaller and smaller: its trajectories must end all the same.
+            return needed.clamp(max=MOST_LEAPFROGS if step + 1 < self.warm_up else MOST_EVER)
         return (DEFAULT_LENGTH / step_size).ceil().clamp(1.0, MOST_LEAPFROGS)
 
     def adapt(self, model: Any, state: dict[str, Any], step: int) -> dict[str, Any]:

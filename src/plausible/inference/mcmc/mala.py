@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -43,7 +44,10 @@ class MALA(Sampler):
     covariance: str = field(default="diagonal", repr=False)  # found by `resolved`
 
     def __post_init__(self):
-        require(self.step_size is None or self.step_size > 0, f"step_size must be positive, got {self.step_size}")
+        require(
+            self.step_size is None or 0 < self.step_size < math.inf,
+            f"step_size must be positive and finite, got {self.step_size}",
+        )
         self.check_course()
 
     @property

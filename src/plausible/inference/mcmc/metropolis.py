@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -43,7 +44,7 @@ class Metropolis(Sampler):
     unknowns: int = field(default=2, repr=False)  # as well
 
     def __post_init__(self):
-        require(self.scale is None or self.scale > 0, f"scale must be positive, got {self.scale}")
+        require(self.scale is None or 0 < self.scale < math.inf, f"scale must be positive and finite, got {self.scale}")
         self.check_course()
 
     @property

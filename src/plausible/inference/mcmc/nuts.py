@@ -11,6 +11,7 @@ from torch import Tensor
 from ...core.method import Trajectory, require
 from ...weights.algebra import from_vector, to_vector
 from ...weights.rng import Keys
+from .adaptation import TREES, Search
 from .leapfrog import DIVERGENT, Phase, energy_change, leapfrog
 from .sampler import MASSES, Sampler
 from .tree import Slots, toss, turns
@@ -39,6 +40,7 @@ class NUTS(Sampler, Trajectory):
     """
 
     slopes_per_step: ClassVar[int] = 64
+    search: ClassVar[Search] = TREES
 
     step_size: float | None = None
     max_depth: int = 10

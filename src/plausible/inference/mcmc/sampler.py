@@ -103,7 +103,7 @@ class Sampler(Method):
             "log_joint": zero,
             "slope": torch.zeros_like(vector),
             "mass": self.mass_rule.init(vector),
-            "tuning": restart((zero + start).log(), self.search),
+            "tuning": restart((zero + start).log(), self.search.above),
             "noted": {name: zero.clone() for name in self.noted_names},
         }
 
@@ -168,7 +168,12 @@ class Sampler(Method):
         rule = self.mass_rule
         mass = rule.renewed(state["mass"])
         slope = rule.inward(mass, rule.inward_inverse(state["mass"], state["slope"]))
-        return {**state, "mass": mass, "slope": slope, "tuning": restart(state["tuning"]["log_step"], self.search)}
+        return {
+            **state,
+            "mass": mass,
+            "slope": slope,
+            "tuning": restart(state["tuning"]["log_step"], self.search.again),
+        }
 
     # --- the draws ---
 

@@ -62,13 +62,17 @@ class SGHMC(StochasticGradientSampler):
             f'variance_reduction must be None, "svrg" or "saga", got {self.variance_reduction!r}',
         )
         every = self.snapshot_every
-        require(every is None or isinstance(every, int) and every >= 1, f"snapshot_every must be positive, got {every}")
+        require(
+            every is None or isinstance(every, int) and every >= 1,
+            f"snapshot_every must be a positive integer, got {every}",
+        )
 
     def _refuse_overdamped(self) -> None:
         assert self.friction is not None and self.step_size is not None
         require(
             self.friction * self.step_size <= 1,
-            f"friction · step_size must not exceed 1, where no momentum is left, got {self.friction} · {self.step_size}",
+            f"friction · step_size must not exceed 1, where no momentum is left, got {self.friction} · {self.step_size}; "
+            "lower one of them",
         )
 
     def with_step_size(self, model: Any, num_steps: int) -> Self:

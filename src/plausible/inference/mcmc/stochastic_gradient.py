@@ -8,6 +8,7 @@ model's temperature, where steps are small and the gradient's own noise is small
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -41,8 +42,12 @@ class StochasticGradientSampler(Method):
     gradient_noise: float = 0.0
 
     def __post_init__(self):
-        require(self.step_size is None or self.step_size > 0, f"step_size must be positive, got {self.step_size}")
-        require(self.burn_in is None or self.burn_in >= 0, f"burn_in must not be negative, got {self.burn_in}")
+        size, burn_in = self.step_size, self.burn_in
+        require(size is None or 0 < size < math.inf, f"step_size must be positive and finite, got {size}")
+        require(
+            burn_in is None or isinstance(burn_in, int) and burn_in >= 0,
+            f"burn_in must be a whole number of steps, zero or more, got {burn_in}",
+        )
         require(isinstance(self.thin, int) and self.thin >= 1, f"thin must be a positive integer, got {self.thin}")
         require(self.gradient_noise >= 0, f"gradient_noise must not be negative, got {self.gradient_noise}")
 
@@ -75,7 +80,7 @@ class StochasticGradientSampler(Method):
 
     def posterior(self, model: Any, state: dict[str, Any], draws: Any) -> Samples:
         """The kept draws."""
-        require(draws is not None, "no draw was kept; run more steps")
+        require(draws is not None, "no draw was kept; run more steps than burn-in has")
         return Samples(model, draws["params"], draws["statistics"])
 
 

@@ -97,7 +97,8 @@ class SAGA(SVRG):
     """∇_B(w) − t_B + t̄, where t_B is what batch B of a fixed partition gave when it last came, and t̄ the average of all t.
 
     One gradient a step, and a table of one gradient for every batch. Batches come with replacement, each as likely as another
-    at every step, so that the estimate is unbiased given everything before.
+    at every step, so that the estimate is unbiased given everything before. A row is an epoch old on average, and some are
+    several epochs old, where SVRG's place is half of one: while a chain moves, more noise is left than SVRG leaves.
     """
 
     fixed_batches = True

@@ -61,6 +61,14 @@ class GaussianPrior:
         """The unknowns without a prior."""
         return [k for k, p in self.precision.items() if not isinstance(p, Tensor) and p == 0.0]
 
+    @property
+    def number(self) -> float | None:
+        """δ, where it is one number for all unknowns and they are believed to be around zero."""
+        first = next(iter(self.precision.values()))
+        if self.mean is not None or isinstance(first, Tensor):
+            return None
+        return first if all(not isinstance(p, Tensor) and p == first for p in self.precision.values()) else None
+
     def pull(self, params: Mapping[str, Tensor]) -> Weights:
         """δ (w − mean), minus the slope of the log prior."""
         mean = self.mean or {}  # a noise scale is in no posterior of a model that knew it
@@ -72,9 +80,8 @@ class GaussianPrior:
 
     def add_pull_(self, target: Weights, params: Mapping[str, Tensor], scale: Number) -> Weights:
         """target ← target + scale · δ (w − mean), in place; in one pass where all weights have one prior around zero."""
-        numbers = {p for p in self.precision.values() if not isinstance(p, Tensor)}
-        if self.mean is None and len(numbers) == 1 and not any(isinstance(p, Tensor) for p in self.precision.values()):
-            return add_(target, params, scale * numbers.pop())
+        if self.number is not None:
+            return add_(target, params, scale * self.number)
         return add_(target, self.pull(params), scale)
 
     def likelihood_gradient(

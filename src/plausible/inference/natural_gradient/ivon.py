@@ -10,19 +10,21 @@ import torch
 from torch import Tensor
 
 from ...core.method import Method, require
+from ...core.model import BayesianModel, InternalBatch
 from ...core.posteriors import Diagonal
 from ...core.schedules import schedule as find_schedule
 from ...weights.algebra import Number, Weights, add_, scale_, to_vector, under_vmap
 from ...weights.rng import Keys
+from . import fused_ivon
 from .answer import checked
 from .draws import mean_at
 from .gaussian_prior import GaussianPrior, deviations, displaced, scattered, times
 from .settings import check_settings, number
 
-NATURAL, INITIAL = 0.15, 0.3  # α (h₀ + δ/N), the share of a whole Newton step, and h₀, for None
+NATURAL, INITIAL = 0.5, 0.3  # α (h₀ + δ/N), the share of a whole Newton step, and h₀, for None
 # For curvature_decay=None: how often a run holds the memory of h; but no step replaces more than a share of it, and the share
 # times N / (B K) stays below a limit.
-FORGETTING, FASTEST, BIAS = 5.0, 0.05, 0.05
+FORGETTING, FASTEST, BIAS = 4.0, 0.05, 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +41,9 @@ class IVON(Method):
     through its slope.
 
     Args:
-        learning_rate: α at its highest; None: such that steps are 0.15 of Newton's.
+        learning_rate: α at its highest; None: such that steps are half of Newton's.
         momentum: β₁.
-        curvature_decay: β₂; None: by the length of the run, and the number of batches an epoch.
+        curvature_decay: β₂; None: such that a run keeps e⁻⁴ of h₀, and more where it is short for its batches an epoch.
         initial_curvature: h₀; None: 0.3.
         num_samples: Draws a step.
         clip_radius: Largest entry of what α (h₀ + δ/N) multiplies.
@@ -96,6 +98,8 @@ class IVON(Method):
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """One update."""
         prior, temperature = GaussianPrior.of(model, state["params"]), getattr(model, "temperature", 1.0)
+        if prior.number and self._is_fused(model, state, batch):
+            return state, {"log_joint": self._fused_step(model, state, batch, rng, prior.number)}
         metric = prior.metric(state["curvature"], model.num_data)
         scale = deviations(metric, model.num_data / temperature)
 
@@ -114,6 +118,30 @@ class IVON(Method):
             clip_radius=self.clip_radius,
         )  # fmt: skip
         return state, {"log_joint": log_joint}
+
+    def _is_fused(self, model: Any, state: dict[str, Any], batch: Any) -> bool:
+        """Whether kernels do the step: with one draw, of a network on a GPU."""
+        numbers = self.learning_rate, self.momentum, self.curvature_decay, self.clip_radius, model.num_data
+        return (
+            self.num_samples == 1
+            and isinstance(model, BayesianModel)
+            and isinstance(batch, InternalBatch)
+            and fused_ivon.numbers_alone(*numbers)
+            and fused_ivon.usable(state["params"], state["momentum"], state["curvature"])
+        )
+
+    def _fused_step(self, model: Any, state: dict[str, Any], batch: Any, rng: Keys, precision: float) -> Tensor:
+        given: Any = {"num_data": model.num_data, "temperature": model.temperature, "momentum": self.momentum}
+        drawn = fused_ivon.draw(
+            state, rng, precision=precision, rate=float(number(self.learning_rate)), schedule=find_schedule(self.schedule),
+            num_steps=model.num_steps, **given,
+        )  # fmt: skip
+        log_likelihood, slopes = model.likelihood_slope(drawn.points, batch)
+        fused_ivon.step_(
+            state, slopes, drawn, precision=precision, decay=float(number(self.curvature_decay)),
+            clip_radius=self.clip_radius, **given,
+        )  # fmt: skip
+        return log_likelihood + drawn.log_prior
 
     def posterior(self, model: Any, state: dict[str, Any], draws: Any) -> Diagonal:
         """q."""

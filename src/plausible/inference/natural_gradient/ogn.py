@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from torch import Tensor
@@ -15,7 +15,10 @@ from .example_moments import mean_moments, refuse_bare_density
 from .gaussian_prior import GaussianPrior
 from .settings import check_settings, number
 from .squared_gradients import SquaredGradients
-from .vogn import first_forgets, gauss_newton_posterior, vogn_step_, with_rates
+from .vogn import first_forgets, gauss_newton_posterior, vogn_step_
+
+RATE = 0.2  # of learning_rate / (1 − momentum), for None
+FORGETTING, SLOWEST, FASTEST = 10.0, 1e-3, 0.1  # how often a run holds the memory of s, and bounds on β₂, for None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,21 +30,21 @@ class OGN(SquaredGradients):
         q = N(μ, 1 / (N (s + δ/N + γ)))
 
     with δ the prior's precision and β₂ = 1 − curvature_decay. The first step takes s from its batch. Where a network fits every
-    example its squared gradients vanish, and q becomes as wide as the prior: its mean predicts well and its draws do not.
-    `pl.VOGN` squares gradients at draws, which keeps them alive.
+    example its squared gradients vanish, and without damping q becomes as wide as the prior: its mean predicts well and its
+    draws do not. `pl.VOGN` squares gradients at draws, which keeps them alive.
 
     Args:
-        learning_rate: α at its highest; None: a tenth of 1 − momentum.
+        learning_rate: α at its highest; None: a fifth of 1 − momentum.
         momentum: β₁.
-        curvature_decay: 1 − β₂; None: by the length of the run.
-        damping: γ.
+        curvature_decay: 1 − β₂; None: such that a run of T steps holds the memory of s ten times, β₂ = 10 / T within bounds.
+        damping: γ, which bounds σ by 1 / √(γN).
         schedule: Of the learning rate, as for `pl.MAP`.
     """
 
     learning_rate: float | None = None
     momentum: float = 0.9
     curvature_decay: float | None = None
-    damping: float = 0.0
+    damping: float = 0.2
     schedule: Any = "cosine"
 
     def __post_init__(self):
@@ -52,7 +55,12 @@ class OGN(SquaredGradients):
         """Rates for a run of this length."""
         refuse_bare_density(model, "OGN")
         GaussianPrior.of(model, model.start)
-        return with_rates(self, num_steps)
+        share = min(FASTEST, max(SLOWEST, FORGETTING / max(1, num_steps)))
+        return replace(
+            self,
+            learning_rate=RATE * (1 - self.momentum) if self.learning_rate is None else self.learning_rate,
+            curvature_decay=1 - share if self.curvature_decay is None else self.curvature_decay,
+        )
 
     def step(
         self, model: Any, state: dict[str, Any], batch: Any, rng: Keys

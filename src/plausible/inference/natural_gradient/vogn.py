@@ -22,8 +22,11 @@ from .squared_gradients import SquaredGradients
 
 # Least precision of a weight in the metric, where it has no prior and the data say nothing of it either.
 LOOSEST = 1.0
-RATE = 0.1  # of learning_rate / (1 − momentum), for None
-FORGETTING, SLOWEST, FASTEST = 10.0, 1e-3, 0.1  # how often a run holds the memory of s, and bounds on β₂, for None
+RATE = 0.2  # of learning_rate / (1 − momentum), for None
+# For curvature_decay=None: how often a run holds the memory of s, the most that a step replaces of it, and what s starts
+# from. A q as wide as the prior drowns a network that has not learnt to bear it, whose squared gradients then jump; from this
+# start q widens as s is forgotten, and the network has the run to follow.
+FORGETTING, FASTEST, INITIAL = 5.0, 0.1, 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +39,13 @@ class VOGN(SquaredGradients):
 
     with δ the prior's precision and β₂ = 1 − curvature_decay. It settles where 1 / σ² = ρ Σᵢ E_q[gᵢ²] / τ + δ, which is no
     optimum of a bound but is close to one where the model fits; `pl.IVON` finds the optimum. For τ ≠ 1 the published
-    algorithm would have τ δ there. The first step is made at μ itself and takes s from its batch. A model's temperature T
-    multiplies σ² and nothing else, since it divides likelihood and prior alike.
+    algorithm would have τ δ there. A model's temperature T multiplies σ² and nothing else, since it divides likelihood and
+    prior alike.
 
     Args:
-        learning_rate: α at its highest; None: a tenth of 1 − momentum.
+        learning_rate: α at its highest; None: a fifth of 1 − momentum.
         momentum: β₁.
-        curvature_decay: 1 − β₂; None: by the length of the run.
+        curvature_decay: 1 − β₂; None: such that a run of T steps keeps e⁻⁵ of the s that it started from, β₂ = 5 / τT.
         damping: γ.
         num_samples: Draws a step.
         tempering: τ, which tempers the likelihood and not the prior.
@@ -50,6 +53,8 @@ class VOGN(SquaredGradients):
         schedule: Of the learning rate, as for `pl.MAP`.
         tempering_start: τ at the first step, from where it goes to `tempering` in a straight line.
         tempering_warmup: Over how many steps it does.
+        initial_curvature: s before the first step. None: 0.3 where `curvature_decay` is None too; where it is given, that of the
+            first batch, for which the first step is made at μ itself.
     """
 
     learning_rate: float | None = None
@@ -62,6 +67,7 @@ class VOGN(SquaredGradients):
     schedule: Any = "cosine"
     tempering_start: float | None = None
     tempering_warmup: int = 0
+    initial_curvature: float | None = None
 
     def __post_init__(self):
         check_settings(self)
@@ -74,18 +80,29 @@ class VOGN(SquaredGradients):
             (steps > 0) == (start is not None),
             f"a warm-up needs both tempering_start and tempering_warmup, got {start} and {steps}",
         )
+        require(
+            self.initial_curvature is None or self.initial_curvature > 0,
+            f"initial_curvature must be positive, got {self.initial_curvature}",
+        )
 
     def resolved(self, model: Any, num_steps: int) -> Self:
         """Rates for a run of this length."""
         refuse_bare_density(model, "VOGN")
         GaussianPrior.of(model, model.start)
-        found = with_rates(self, num_steps)
         highest = max(self.tempering, self.tempering_start or 0.0)
+        found = with_rates(self, num_steps, highest)
         require(
             highest * (1 - found.curvature_decay) <= 1,
             f"tempering {highest} must be at most 1 / (1 − curvature_decay), which is {1 / (1 - found.curvature_decay):.3g}",
         )
         return found
+
+    def init(self, model: Any, params: Weights) -> dict[str, Any]:
+        """Mean, momentum and curvature."""
+        state, initial = super().init(model, params), self.initial_curvature
+        if initial is not None:
+            state["curvature"] = {k: s + initial for k, s in state["curvature"].items()}
+        return state
 
     def step(
         self, model: Any, state: dict[str, Any], batch: Any, rng: Keys
@@ -93,17 +110,18 @@ class VOGN(SquaredGradients):
         """One update."""
         prior, total = GaussianPrior.of(model, state["params"]), self.augmentation_factor * model.num_data
         metric = vogn_metric(state["curvature"], num_data=total, prior=prior, damping=self.damping)
-        # Before the first step there is no curvature to draw by.
-        scale = scale_(deviations(metric, total / model.temperature), (rng.step > 0).to(torch.float64))
+        scale, tempering = deviations(metric, total / model.temperature), self._tempering(rng.step)
+        decay = number(self.curvature_decay)
+        if self.initial_curvature is None:  # so before the first step there is nothing to draw by
+            scale = scale_(scale, (rng.step > 0).to(torch.float64))
+            decay = first_forgets(decay, tempering, rng.step)
         draws = [displaced(state["params"], scattered(scale, rng)) for _ in range(self.num_samples)]
         del metric, scale  # each as long as the weights, and the pass has better use for the room
         log_joint, gradient, squares = mean_moments(model, draws, batch, prior)
-        tempering = self._tempering(rng.step)
         vogn_step_(
             state, gradient, squares,
             rate=number(self.learning_rate) * find_schedule(self.schedule)(rng.step.double() / model.num_steps),
-            momentum=self.momentum, decay=first_forgets(number(self.curvature_decay), tempering, rng.step), num_data=total,
-            prior=prior, tempering=tempering, damping=self.damping,
+            momentum=self.momentum, decay=decay, num_data=total, prior=prior, tempering=tempering, damping=self.damping,
         )  # fmt: skip
         return state, {"log_joint": log_joint}
 
@@ -122,14 +140,14 @@ class VOGN(SquaredGradients):
 # --- what it shares with OGN ---
 
 
-def with_rates(method: Any, num_steps: int) -> Any:
-    """The method with numbers in place of None."""
-    share = min(FASTEST, max(SLOWEST, FORGETTING / max(1, num_steps)))
-    return replace(
-        method,
-        learning_rate=RATE * (1 - method.momentum) if method.learning_rate is None else method.learning_rate,
-        curvature_decay=1 - share if method.curvature_decay is None else method.curvature_decay,
-    )
+def with_rates(method: Any, num_steps: int, tempering: float = 1.0) -> Any:
+    """The method with numbers in place of None; an initial curvature stays None where the first batch is to give it."""
+    rate = RATE * (1 - method.momentum) if method.learning_rate is None else method.learning_rate
+    if method.curvature_decay is not None:
+        return replace(method, learning_rate=rate)
+    share = min(1.0, min(FASTEST, FORGETTING / max(1, num_steps)) / tempering)
+    initial = INITIAL if method.initial_curvature is None else method.initial_curvature
+    return replace(method, learning_rate=rate, curvature_decay=1 - share, initial_curvature=initial)
 
 
 def first_forgets(decay: Number, tempering: Number, step: Tensor) -> Tensor:

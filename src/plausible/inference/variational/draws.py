@@ -17,8 +17,8 @@ ACTIVATIONS = 64  # floats of an example, as a guess
 
 def slopes_at(model: Any, points: Tensor, like: Weights, batch: Any) -> tuple[Tensor, Tensor]:
     """Log joints (K,) and slopes (K, P) at the rows of `points` (K, P), which are unknowns in the names and shapes of `like`."""
-    count, size = points.shape
-    together = _together(model, size, batch) if count >= TOGETHER_FROM else 1
+    count = points.shape[0]
+    together = _together(model, points, batch) if count >= TOGETHER_FROM else 1
     if together >= TOGETHER_FROM and model.inline:  # a compiler reads no `try`, and gives up by itself
         return _in_blocks(model, points, like, batch, together)
     if together >= TOGETHER_FROM:
@@ -51,12 +51,13 @@ def _vectorised(model: Any, points: Tensor, like: Weights, batch: Any) -> tuple[
     return torch.vmap(lambda point: _one(inner, point, like, batch), randomness="error")(points)
 
 
-def _together(model: Any, size: int, batch: Any) -> int:
+def _together(model: Any, points: Tensor, batch: Any) -> int:
     """How many draws share a pass: a rule of shapes alone, since the ways differ in the last bits."""
+    size = points.shape[1]
     if not isinstance(model, BayesianModel):
         return max(1, FLOATS_TOGETHER // size)
     network = model.network
-    on_cpu = batch[-1] is None or batch[-1].device.type == "cpu"
+    on_cpu = points.device.type == "cpu"
     if network.written or network.draws or model.needs_key or on_cpu and network.library_bound:
         return 1
     examples = torch.utils._pytree.tree_leaves(batch[0])[0].shape[0]

@@ -1,0 +1,95 @@
+"""The posterior that an optimiser answers with, around its mean or of a chain's draws."""
+
+import pytest
+import torch
+from tests.optim.cases import assert_equal, data, every, loop, make, mlp, model, sampling, stepped
+from torch import nn
+
+import plausible as pl
+
+# --- the answer ---
+
+
+@every
+def test_a_posterior_predicts_and_owns_its_tensors(name):
+    optimizer = stepped(name)
+    loop(optimizer, *data(), steps=5)
+    posterior = optimizer.posterior(model(optimizer.network))
+    before = posterior.predict(data()[0]).mean
+    loop(optimizer, *data(), steps=2)
+    assert torch.equal(posterior.predict(data()[0]).mean, before)
+    assert (posterior.predict(data()[0]).epistemic > 0).all()
+
+
+@sampling
+def test_the_posterior_is_the_same_while_a_draw_is_held(name):
+    optimizer = stepped(name)
+    expected = optimizer.posterior(model(optimizer.network))
+    optimizer.train()
+    found = optimizer.posterior(model(mlp()))
+    assert_equal(found.mean, expected.mean)
+    assert_equal(found.scale, expected.scale)
+
+
+@sampling
+def test_the_posterior_is_the_same_inside_a_context(name):
+    optimizer = stepped(name)
+    expected = optimizer.posterior(model(optimizer.network))
+    with optimizer.sampled():
+        found = optimizer.posterior(model(mlp()))
+    assert_equal(found.mean, expected.mean)
+
+
+def test_a_model_of_other_weights_is_refused():
+    optimizer = stepped("IVON")
+    with pytest.raises(ValueError, match=r"likelihood\.scale"):
+        optimizer.posterior(pl.BayesianModel(mlp(), pl.likelihoods.Normal(scale="learn")))
+    with pytest.raises(TypeError, match="BayesianModel"):
+        optimizer.posterior(mlp())
+    with pytest.raises(ValueError, match="temperature"):
+        optimizer.posterior(model(mlp(), temperature=0.5))
+
+
+@every
+def test_weights_that_are_not_finite_make_no_posterior(name):
+    optimizer, (x, y) = stepped(name), data()
+    loop(optimizer, x, y * float("nan"), steps=3)
+    with pytest.raises(FloatingPointError, match="finite"):
+        optimizer.posterior(model(optimizer.network))
+
+
+def test_norm_statistics_are_the_networks_own():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)).double()
+    optimizer, (x, y) = make("VOGN", network), data()
+    stale = model(network)  # made before anything was trained
+    loop(optimizer, x, y, steps=20)
+    posterior = optimizer.posterior(stale)
+    network.eval()
+    drawn = posterior.sample(1, seed=0)
+    with torch.no_grad():
+        for k, p in network.named_parameters():
+            p.copy_(drawn[k][0])
+    torch.testing.assert_close(posterior.predict(x, num_samples=1).outputs[0], network(x))
+
+
+# --- draws of a chain ---
+
+
+def test_kept_draws_stay_spread_over_the_chain():
+    network, (x, y) = mlp(), data()
+    optimizer = make("SGLD", network, max_draws=8, burn_in=2)
+    seen = []
+    for _ in range(40):
+        loop(optimizer, x, y, steps=1)
+        seen.append(network[0].weight.detach().clone())
+    draws = optimizer.posterior(model(network)).draws["0.weight"]
+    assert optimizer.param_groups[0]["thin"] == 8
+    assert torch.equal(draws, torch.stack([seen[2 + 8 * k - 1] for k in range(1, 5)]))
+
+
+def test_two_fifths_of_a_chain_are_dropped_unless_told():
+    network, (x, y) = mlp(), data()
+    optimizer = make("SGHMC", network)
+    loop(optimizer, x, y, steps=10)
+    assert len(optimizer.posterior(model(network))) == 6
