@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import plausible as pl
 from plausible.experiments import ivon_fashion, registry, tables, vogn_cifar10, vogn_continual, vogn_momentum_batchnorm
@@ -76,12 +77,27 @@ def test_the_settings_are_the_published_ones():
 
 
 def test_a_task_is_learned_under_the_posterior_of_the_last(made_up_digits):
-    row = replace(vogn_continual.toy(vogn_continual.VOGN), method="ewc", epochs=20, hidden=(20,), limit=None)
+    row = replace(
+        vogn_continual.toy(vogn_continual.VOGN), method="ewc", epochs=20, hidden=(20,), limit=None, prior_scale=0.1
+    )
     parts = vogn_continual._load(None, made_up_digits)
     held = vogn_continual._accuracies(row, 0, *parts)
     tuned = vogn_continual._accuracies(replace(row, method="fine-tuning"), 0, *parts)
     assert held[1][1] > 90 and tuned[1][1] > 90  # the second task is learned
     assert held[1][0] > tuned[1][0] + 50  # and only a prior keeps the first
+
+
+def test_ewc_counts_what_a_task_added_by_its_weight_and_what_came_before_once():
+    model = pl.BayesianModel(nn.Linear(2, 1), pl.likelihoods.Normal(scale=1.0))
+    known = lambda p: pl.posteriors.Diagonal(  # noqa: E731
+        model, model.init(), {k: torch.full_like(w, p**-0.5) for k, w in model.init().items()}
+    )
+    row = replace(vogn_continual.VOGN, prior_scale=0.5, fisher_weight=10.0)
+    first = vogn_continual._weighted(known(7.0), pl.priors.Normal(scale=0.5), row)
+    second = vogn_continual._weighted(known(36.0), first, row)
+    for k in model.init():
+        torch.testing.assert_close(first.scale[k].pow(-2), torch.full_like(first.scale[k], 4.0 + 10 * 3.0))
+        torch.testing.assert_close(second.scale[k].pow(-2), torch.full_like(first.scale[k], 34.0 + 10 * 2.0))
 
 
 @pytest.mark.parametrize("name", STUDIES)

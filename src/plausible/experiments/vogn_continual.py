@@ -21,10 +21,12 @@ from ..core.method import Method
 from .study import Column, Outcome, Picture, Published, Row, Study
 
 COLOURS = {"vogn": "#c0392b", "vcl": "#1f5fa8", "ewc": "#e08a00", "fine-tuning": "#7a7a7a"}
+# Chosen on training images that were held out, of up to six tasks. A wider q (τ = 1) learns the later tasks less well, a
+# narrower one forgets the earlier; with Adam's usual 1e-3 VCL's deviations stayed near their small start, and held everything.
 METHODS: Mapping[str, Method] = {
-    "vogn": pl.VOGN(),
-    "vcl": pl.BayesByBackprop(),
-    "ewc": pl.Laplace(structure="diagonal", curvature="empirical-fisher"),
+    "vogn": pl.VOGN(tempering=0.4, initial_curvature=0.6),
+    "vcl": pl.BayesByBackprop(learning_rate=1e-2),
+    "ewc": pl.Laplace(base=pl.MAP(learning_rate=3e-3), structure="diagonal", curvature="ggn"),
     "fine-tuning": pl.MAP(),
 }
 
@@ -38,6 +40,7 @@ class TasksRow(Row):
         tasks: How many; each is MNIST with its pixels in another order.
         hidden: Widths of the hidden layers.
         prior_scale: Deviation of the weights under the first task's prior.
+        fisher_weight: What EWC multiplies a task's curvature by.
         batch_size: Examples a step.
         samples: Draws of a prediction.
         seeds: Runs, with orders of their own.
@@ -47,7 +50,8 @@ class TasksRow(Row):
     method: str
     tasks: int = 10
     hidden: tuple[int, ...] = (100, 100)
-    prior_scale: float = 0.1
+    prior_scale: float = 0.2
+    fisher_weight: float = 10.0
     batch_size: int = 256
     samples: int = 20
     seeds: int = 3
@@ -96,10 +100,22 @@ def _accuracies(
             init=init, seed=seed + 1000 * task, progress=False,
         )  # fmt: skip
         init = posterior
-        if row.method != "fine-tuning":
+        if row.method == "ewc":
+            prior = _weighted(posterior, prior, row)
+        elif row.method != "fine-tuning":
             prior = posterior
         found.append([_accuracy(posterior, row, x_test[:, seen], y_test) for seen in orders[: task + 1]])
     return found
+
+
+def _weighted(posterior: Any, prior: Any, row: TasksRow) -> pl.posteriors.Diagonal:
+    """The posterior with what its task added to the precisions counted `fisher_weight` times."""
+    scale = {}
+    for k, s in posterior.scale.items():
+        before = prior.scale[k].pow(-2) if isinstance(prior, pl.posteriors.Diagonal) else row.prior_scale**-2
+        added = (s.pow(-2) - before).clamp(min=0.0)  # a difference of large numbers may come out below zero
+        scale[k] = (before + row.fisher_weight * added).rsqrt()
+    return pl.posteriors.Diagonal(posterior.model, posterior.mean, scale)
 
 
 def _accuracy(posterior: pl.Posterior, row: TasksRow, x: Tensor, y: Tensor) -> float:
@@ -161,8 +177,14 @@ STUDY = Study(
     },
     differences=(
         "the published numbers are read off a figure",
-        "EWC is Laplace with a diagonal empirical Fisher, its precisions added up over tasks, weight one",
-        "20 epochs a task with the library's defaults; the paper does not say how many it takes",
+        "EWC is Laplace with the diagonal of the Fisher matrix, a task's counted ten times and added up over tasks",
+        "20 epochs a task; the paper does not say how many it takes",
+        (
+            "settings were chosen by accuracy on 2,000 training images that were held out, after three to six tasks of 20,000 "
+            "images: VOGN's tempering (0.4, of 0.1 to 1), initial curvature (0.6, of 0.07 to 1.2; its e⁻⁵ stays in the "
+            "precisions), rate (0.02, of 0.01 to 0.05) and the prior's deviation (0.2, of 0.05 to 0.5), VCL's rate (0.01, of "
+            "0.001 to 0.01), EWC's weight (10, of 1, 10 and 100, at a rate of 0.003)"
+        ),
     ),
     repetition="seed",
     run=run,
