@@ -155,6 +155,34 @@ def test_augmentation_counts_as_more_data():
     assert bool(((ratio > 2.3) & (ratio < 3.9)).all())
 
 
+def test_a_run_of_vogn_forgets_its_initial_curvature_but_for_a_small_share():
+    """A weight without curvature, so that what is left of the start is all there is: s₀ (1 − τ β₂)ᵀ, τ β₂ = 5 / T."""
+    x, y = data()
+    for tempering in (1.0, 0.5):
+        method = pl.VOGN(initial_curvature=2.0, tempering=tempering)
+        found = pl.fit(linear(), (0 * x, y), method, steps=200, batch_size=40, **QUIET)
+        left = found.scale["weight"].pow(-2) - DELTA
+        torch.testing.assert_close(left, torch.full_like(left, 40 * 2.0 * (1 - 5 / 200) ** 200), rtol=1e-6, atol=0)
+
+
+def test_vogn_takes_its_start_from_the_first_batch_where_the_memory_is_given():
+    x, y = data()
+    method = pl.VOGN(curvature_decay=0.9)
+    model = linear()
+    found = pl.fit(model, (x, y), method, steps=1, batch_size=40, **QUIET)
+    residual = y - x @ model.init()["weight"].T
+    squares = (x**2 * residual**2).sum(0) / NOISE**4
+    torch.testing.assert_close(found.scale["weight"][0].pow(-2), squares + DELTA, rtol=1e-6, atol=0)
+
+
+def test_damping_bounds_how_wide_ogn_is():
+    x, y = data()
+    found = pl.fit(linear(), (0 * x, y), pl.OGN(damping=0.2), steps=20, batch_size=40, **QUIET)
+    torch.testing.assert_close(
+        found.scale["weight"].pow(-2), torch.full((1, 3), 40 * 0.2 + DELTA, dtype=torch.float64), rtol=1e-6, atol=0
+    )
+
+
 def test_tempering_warms_up_in_a_straight_line():
     method = pl.VOGN(tempering=1.0, tempering_start=0.2, tempering_warmup=10)
     found = [float(method._tempering(torch.tensor(step))) for step in (0, 5, 10, 500)]
@@ -217,6 +245,7 @@ def test_methods_that_need_examples_refuse_a_bare_density(method):
         (lambda: pl.IVON(num_samples=0), "num_samples must be a positive integer, got 0"),
         (lambda: pl.IVON(clip_radius=0.0), "clip_radius must be positive, got 0.0"),
         (lambda: pl.IVON(initial_curvature=0.0), "initial_curvature must be positive, got 0.0"),
+        (lambda: pl.VOGN(initial_curvature=0.0), "initial_curvature must be positive, got 0.0"),
     ],
 )  # fmt: skip
 def test_a_setting_out_of_range_is_named(make, match):

@@ -44,7 +44,7 @@ class OGN(SquaredGradients):
     learning_rate: float | None = None
     momentum: float = 0.9
     curvature_decay: float | None = None
-    damping: float = 0.2
+    damping: float = 0.0
     schedule: Any = "cosine"
 
     def __post_init__(self):
