@@ -118,6 +118,25 @@ def test_batch_norm_dropout_and_augmentation_run_captured(caplog):
     assert torch.isfinite(posterior.predict(x[:20]).probs).all()
 
 
+def test_draws_side_by_side_have_the_dropout_masks_of_draws_in_turn(caplog, monkeypatch):
+    from plausible.core import execution
+
+    def run():
+        torch.manual_seed(0)
+        layers = nn.Flatten(), nn.Linear(784, 20), nn.ReLU(), nn.Dropout(0.5), nn.Linear(20, 2)
+        x, y = problem()
+        return pl.fit(
+            model(nn.Sequential(*layers).double()), (x.double(), y), pl.IVON(num_samples=3), steps=40, progress=False
+        )
+
+    captured = run()
+    assert not caplog.records, [r.getMessage() for r in caplog.records]
+    monkeypatch.setattr(execution, "CAPTURE_FROM", 10**9)
+    eager = run()
+    for k, w in eager.mean.items():
+        torch.testing.assert_close(captured.mean[k], w, rtol=1e-6, atol=1e-8)
+
+
 def test_hmc_on_the_gpu_finds_a_correlated_normal():
     covariance = torch.tensor([[1.0, 0.9], [0.9, 1.0]], dtype=torch.float64, device="cuda")
     precision = torch.linalg.inv(covariance)

@@ -54,6 +54,16 @@ def two_values():
     return (autoregressive(4, 60, 0.5) > 0).astype(float)
 
 
+def two_values_equally_often():
+    """All equally far from the median."""
+    rng = np.random.default_rng(0)
+    return np.stack([rng.permutation([0.0, 1.0] * 30) for _ in range(4)])
+
+
+def two_chains_at_two_values():
+    return np.array([[0.0], [1.0]]) * np.ones((2, 60))
+
+
 def missing():
     values = autoregressive(4, 60, 0.0)
     values[1, 5] = np.nan
@@ -71,8 +81,12 @@ def mirrored():
 
 @pytest.mark.filterwarnings("ignore")  # ArviZ's divisions by zero
 @pytest.mark.parametrize(
-    "make", [constant, constant_by_chain, one_constant, two_values, missing, mirrored, three_draws]
-)
+    "make",
+    [
+        constant, constant_by_chain, one_constant, two_values, two_values_equally_often, two_chains_at_two_values, missing,
+        mirrored, three_draws,
+    ],
+)  # fmt: skip
 def test_chains_at_the_edge_have_the_numbers_of_arviz(make):
     values = make()
     chains = torch.from_numpy(values)

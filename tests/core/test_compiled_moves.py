@@ -1,6 +1,7 @@
 """Loops of moves that are compiled as a whole."""
 
 import logging
+import math
 
 import pytest
 import torch
@@ -48,3 +49,20 @@ def test_threads_are_as_many_as_before_after_a_compiled_run():
     with walk.held_to(before + 1):
         assert torch.get_num_threads() == before + 1
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("fallen", [math.nan, math.inf])
+def test_a_first_move_over_a_cliff_says_nothing_against_a_fast_way(fallen):
+    expected, found = torch.tensor([fallen, 1.0, 2.0]), torch.tensor([math.nan, 1.0, 2.0])
+    assert walk._relative(*walk._comparable(found, expected)) == 0
+    assert walk._relative(*walk._comparable(2 * found, expected)) == 1
+    assert not walk._relative(*walk._comparable(torch.full((3,), math.nan), expected)) < 1e-3
+
+
+@pytest.mark.parametrize(("examples", "few"), [(100, True), (100_000, False)])
+@pytest.mark.parametrize("own_data", [False, True], ids=["shared-data", "own-data"])
+def test_how_many_threads_run_a_loop_follows_from_its_examples_and_not_from_its_chains(own_data, examples, few):
+    data = torch.zeros(4, examples, 2) if own_data else torch.zeros(examples, 2)
+    with walk.held_to(2):
+        threads = walk._threads({"point": torch.zeros(4, 50)}, (data, None), axis=1 if own_data else 0)
+    assert threads == (1 if few else 2)

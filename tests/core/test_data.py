@@ -211,6 +211,14 @@ def test_a_stream_without_any_weight_has_no_data(method):
         fit(DataLoader(Columns(X, Y, torch.zeros(50)), batch_size=10), method=method, num_data=3, steps=5)
 
 
+@pytest.mark.parametrize("method", [pl.MAP(), pl.HMC(warmup=2)], ids=["MAP", "HMC"])
+@pytest.mark.parametrize("dropped", [True, False], ids=["drop_last", "empty-stream"])
+def test_a_loader_without_any_batch_is_refused_in_words(dropped, method):
+    data = Rows(X, Y) if dropped else Columns(X[:0], Y[:0])
+    with pytest.raises(ValueError, match="no batch at all.*drop_last"):
+        fit(DataLoader(data, batch_size=len(X) + 1, drop_last=dropped), method=method, num_data=50, steps=3)
+
+
 WRONG_WEIGHTS = {
     "of one axis more": (torch.ones(50, 1), r"50 examples, got shape \(50, 1\); did you mean weights.squeeze"),
     "negative": (-torch.ones(50), "got -1.0 in example 0"),

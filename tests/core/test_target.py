@@ -52,6 +52,20 @@ def test_the_slope_is_autograds_of_the_log_joint(name, scale):
         torch.testing.assert_close(slopes[k], truth[k], rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("name", ["Normal", "patterns", "hierarchical", "scoreless"])
+def test_the_slope_of_the_likelihood_has_its_temperature_and_no_prior(name):
+    model = model_of(PRIORS.get(name, Scoreless()), temperature=0.8).bound(num_data=40.0)
+    params, (x, y) = model.init(5), data()
+    batch = InternalBatch((x, y, torch.full((N,), 40 / N, dtype=torch.float64)))
+    value, slopes = model.likelihood_slope(params, batch)
+    leaves = {k: p.detach().clone().requires_grad_() for k, p in params.items()}
+    expected = model.log_likelihood(leaves, (x, y)) * (40 / N) / 0.8
+    truth = torch.autograd.grad(expected, list(leaves.values()), materialize_grads=True, allow_unused=True)
+    torch.testing.assert_close(value, expected.detach(), rtol=1e-10, atol=1e-10)
+    for k, slope in zip(leaves, truth, strict=True):
+        torch.testing.assert_close(slopes[k], slope, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("scale", [0.5, pl.hyperpriors.HalfCauchy()])
 @pytest.mark.parametrize("name", [*PRIORS, "scoreless"])
 def test_inside_vmap_every_mode_has_the_slope_of_its_lone_twin(name, scale):

@@ -100,8 +100,9 @@ def r_hat(chains: Tensor) -> Tensor:
     if chains.shape[1] < FEWEST:
         return _undefined(chains)
     split = split_chains(chains.double())
+    # Where all draws are equally far from the median, as two values that come equally often, the bulk alone can tell.
     folded = (split - _median(split.flatten(0, 1))).abs()
-    worse = torch.maximum(_between_within(rank_normalised(split)), _between_within(rank_normalised(folded)))
+    worse = torch.fmax(_between_within(rank_normalised(split)), _between_within(rank_normalised(folded)))
     return _undefined_where_nan(worse, chains)
 
 

@@ -19,6 +19,9 @@ from .model import BayesianModel, InternalBatch
 from .source import ORDER, Source, check_targets
 
 DRAWS = 0x6C6F61646572  # the stream of a run's seed that loaders draw from
+NO_BATCH = (
+    "the data loader gives no batch at all; has its data set any examples, or does drop_last drop the only batch?"
+)
 WEIGHTLESS = 1000  # batches of a stream, one after another, that may be without weight before it is called empty
 
 
@@ -95,7 +98,7 @@ class Loaded(Source):
             try:
                 return next(self._iterator)
             except StopIteration:
-                raise ValueError("the data loader gives no batch at all; has its data set any examples?") from None
+                raise ValueError(NO_BATCH) from None
 
     def _read(self, batch: Any, check: bool) -> tuple[Any, Any, Tensor]:
         """Inputs, targets and the user's own weights."""
@@ -181,6 +184,8 @@ class Loaded(Source):
         for place in range(math.ceil(limit / self.batch_size)):
             with self._seeded(0, place + 1):
                 batch = next(iterator, None)
+            if batch is None and place == 0:
+                raise ValueError(NO_BATCH)
             if batch is None:
                 return
             inputs, _, _ = batches.split(batch, self.model.batch_rule)

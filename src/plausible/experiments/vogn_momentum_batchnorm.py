@@ -149,6 +149,8 @@ STUDY = Study(
     differences=(
         "the published numbers are read off a figure",
         "one draw of the weights a step, where the authors have 40 spread over GPUs",
+        "the published β₂ of 0.999 is read as their algorithm has it, s ← (1 − τ β₂) s + β₂ ĥ, so that s is all but the newest "
+        "batch's",
         "the rate falls at the same shares of the run as in the table of 161 epochs",
     ),
     repetition="seed",

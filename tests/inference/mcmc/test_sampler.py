@@ -227,8 +227,21 @@ def test_a_covariance_that_rounding_makes_indefinite_leaves_its_widths():
         (pl.Metropolis, {"warmup": -1}),
         (pl.MALA, {"step_size": math.inf}),
         (pl.Metropolis, {"scale": math.nan}),
+        (pl.HMC, {"step_size": math.inf}),
+        (pl.HMC, {"trajectory_length": math.inf}),
+        (pl.NUTS, {"step_size": math.inf}),
     ],
-    ids=["MALA-step_size", "MALA-thin", "Metropolis-scale", "Metropolis-warmup", "MALA-infinite", "Metropolis-missing"],
+    ids=[
+        "MALA-step_size",
+        "MALA-thin",
+        "Metropolis-scale",
+        "Metropolis-warmup",
+        "MALA-infinite",
+        "Metropolis-missing",
+        "HMC-infinite",
+        "HMC-endless",
+        "NUTS-infinite",
+    ],
 )
 def test_wrong_settings_are_refused_when_they_are_given(kind, wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

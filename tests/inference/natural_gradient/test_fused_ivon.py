@@ -94,6 +94,7 @@ WAYS = {
     "at a constant rate": {"schedule": Constant()},
     "to a floor": {"schedule": Cosine(final=0.2)},
     "by another schedule": {"schedule": Step()},
+    "by a function that gives a number": {"schedule": lambda progress: 0.5},
 }
 
 

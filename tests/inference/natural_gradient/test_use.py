@@ -1,5 +1,7 @@
 """VOGN, OGN and IVON through `fit`: priors, temperature, densities, and what can go wrong."""
 
+import contextlib
+
 import pytest
 import torch
 from tests.contract_cases import blobs, mlp, seeded
@@ -165,6 +167,16 @@ def test_a_run_of_vogn_forgets_its_initial_curvature_but_for_a_small_share():
         torch.testing.assert_close(left, torch.full_like(left, 40 * 2.0 * (1 - 5 / 200) ** 200), rtol=1e-6, atol=0)
 
 
+def test_a_high_tempering_at_the_start_does_not_slow_vogns_forgetting():
+    """τ is 4 at the first step and 1 at all others: the share that is left is (1 − 4 β₂) (1 − β₂)ᵀ⁻¹, with β₂ = 5 / T."""
+    x, y = data()
+    method = pl.VOGN(initial_curvature=2.0, tempering_start=4.0, tempering_warmup=1)
+    found = pl.fit(linear(), (0 * x, y), method, steps=400, batch_size=40, **QUIET)
+    left, share = found.scale["weight"].pow(-2) - DELTA, 5 / 400
+    expected = torch.full_like(left, 40 * 2.0 * (1 - 4 * share) * (1 - share) ** 399)
+    torch.testing.assert_close(left, expected, rtol=1e-6, atol=0)
+
+
 def test_vogn_takes_its_start_from_the_first_batch_where_the_memory_is_given():
     x, y = data()
     method = pl.VOGN(curvature_decay=0.9)
@@ -278,6 +290,28 @@ def test_draws_that_share_a_pass_give_what_draws_one_by_one_give(method, modes, 
         for k in a.mean:
             torch.testing.assert_close(a.mean[k], b.mean[k], rtol=1e-9, atol=1e-11)
             torch.testing.assert_close(a.scale[k], b.scale[k], rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("method", [pl.VOGN(num_samples=3), pl.IVON(num_samples=3)], ids=["VOGN", "IVON"])
+def test_a_draw_in_a_branch_of_a_graph_has_the_dropout_masks_of_its_turn(method, monkeypatch):
+    """With streams that do nothing, so that only the order is left of the branches."""
+
+    class Nowhere:
+        def wait_stream(self, other):
+            pass
+
+    def run():
+        network = seeded(lambda: nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 3)))
+        return pl.fit(classify(network=network), blobs(), method, steps=3, batch_size=16, compile=False, **QUIET)
+
+    in_turn, forked = run(), []
+    monkeypatch.setattr(torch.cuda, "current_stream", Nowhere)
+    monkeypatch.setattr(torch.cuda, "Stream", Nowhere)
+    monkeypatch.setattr(torch.cuda, "stream", lambda branch: contextlib.nullcontext())
+    monkeypatch.setattr(draws, "_branches", lambda model, points: forked.append(1) or True)
+    side_by_side = run()
+    assert forked
+    assert all(torch.equal(side_by_side.mean[k], w) for k, w in in_turn.mean.items())
 
 
 @pytest.mark.parametrize("name", ["VOGN", "IVON"])

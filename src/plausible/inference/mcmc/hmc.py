@@ -55,9 +55,9 @@ class HMC(Sampler, Trajectory):
     leapfrogs: int = field(default=1, repr=False)  # L of the mode that needs most; found by `replanned`
 
     def __post_init__(self):
-        require(self.step_size is None or self.step_size > 0, f"step_size must be positive, got {self.step_size}")
-        length = self.trajectory_length
-        require(length is None or length > 0, f"trajectory_length must be positive, got {length}")
+        step, length = self.step_size, self.trajectory_length
+        require(step is None or 0 < step < math.inf, f"step_size must be positive and finite, got {step}")
+        require(length is None or 0 < length < math.inf, f"trajectory_length must be positive and finite, got {length}")
         require(self.mass in MASSES, f'mass must be "diagonal", "full" or "identity", got {self.mass!r}')
         require(0 < self.target_acceptance < 1, f"target_acceptance must lie in (0, 1), got {self.target_acceptance}")
         self.check_course()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -50,8 +51,8 @@ class NUTS(Sampler, Trajectory):
     target_acceptance: float = 0.8
 
     def __post_init__(self):
-        require(self.step_size is None or self.step_size > 0, f"step_size must be positive, got {self.step_size}")
-        depth = self.max_depth
+        step, depth = self.step_size, self.max_depth
+        require(step is None or 0 < step < math.inf, f"step_size must be positive and finite, got {step}")
         require(
             isinstance(depth, int) and 1 <= depth <= DEEPEST,
             f"max_depth must be an integer from 1 to {DEEPEST}, got {depth}",

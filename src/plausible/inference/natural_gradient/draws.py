@@ -62,12 +62,13 @@ def _forked(function: Callable[[Any, Weights], Any], model: Any, draws: Sequence
     """One stream a draw, forked from the one that records and joined to it again."""
     trunk = torch.cuda.current_stream()
     branches = [torch.cuda.Stream() for _ in draws[1:]]
-    rows = []
-    for draw, branch in zip(draws[1:], branches, strict=True):
+    for branch in branches:
         branch.wait_stream(trunk)
+    # In the order of the draws: each pass spends the next of the step's keys, and a dropout mask is to be its draw's own.
+    rows = [function(model, draws[0])]
+    for draw, branch in zip(draws[1:], branches, strict=True):
         with torch.cuda.stream(branch):
             rows.append(function(model, draw))
-    rows.insert(0, function(model, draws[0]))
     for branch in branches:
         trunk.wait_stream(branch)
     return rows

@@ -85,7 +85,9 @@ def draw(
     tiles = launches[-1].base + launches[-1].tiles
     points, densities = like.new_empty(tiles * BLOCK), like.new_empty(tiles)
     rates = like.new_empty(2)
-    multiple = schedule(rng.step.double() / num_steps) if final is None else state["rescale"]
+    multiple = state["rescale"]
+    if final is None:  # in memory of the device also where a user's function gives a plain number
+        multiple = torch.ones_like(multiple) * schedule(rng.step.double() / num_steps)
     weight = -0.5 * precision / temperature
     constant = 0.5 * count * (math.log(precision) - math.log(2 * math.pi)) / temperature
     for own in launches:

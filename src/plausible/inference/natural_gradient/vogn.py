@@ -90,7 +90,7 @@ class VOGN(SquaredGradients):
         refuse_bare_density(model, "VOGN")
         GaussianPrior.of(model, model.start)
         highest = max(self.tempering, self.tempering_start or 0.0)
-        found = with_rates(self, num_steps, highest)
+        found = with_rates(self, num_steps, self.tempering, highest)
         require(
             highest * (1 - found.curvature_decay) <= 1,
             f"tempering {highest} must be at most 1 / (1 − curvature_decay), which is {1 / (1 - found.curvature_decay):.3g}",
@@ -140,12 +140,12 @@ class VOGN(SquaredGradients):
 # --- what it shares with OGN ---
 
 
-def with_rates(method: Any, num_steps: int, tempering: float = 1.0) -> Any:
+def with_rates(method: Any, num_steps: int, tempering: float, highest: float) -> Any:
     """The method with numbers in place of None; an initial curvature stays None where the first batch is to give it."""
     rate = RATE * (1 - method.momentum) if method.learning_rate is None else method.learning_rate
     if method.curvature_decay is not None:
         return replace(method, learning_rate=rate)
-    share = min(1.0, min(FASTEST, FORGETTING / max(1, num_steps)) / tempering)
+    share = min(1.0, FASTEST / highest, FORGETTING / max(1, num_steps) / tempering)
     initial = INITIAL if method.initial_curvature is None else method.initial_curvature
     return replace(method, learning_rate=rate, curvature_decay=1 - share, initial_curvature=initial)
 
