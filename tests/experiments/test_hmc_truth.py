@@ -27,9 +27,7 @@ GOOD = {"chains": 8, "draws": 100, "r_hat": 1.01, "r_hat_95": 1.02, "ess_5": 300
 @pytest.fixture(scope="module")
 def made_up_data(tmp_path_factory):
     """Regression sets in the published format under the names that the study asks for, far from having unit scale."""
-    return write_uci_sets(
-        tmp_path_factory.mktemp("data"), ["bostonHousing"], 60, lambda x: 50 + 10 * np.tanh(x[:, 0])
-    )
+    return write_uci_sets(tmp_path_factory.mktemp("data"), ["bostonHousing"], 60, lambda x: 50 + 10 * np.tanh(x[:, 0]))
 
 
 def toys(*names):
