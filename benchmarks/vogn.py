@@ -12,33 +12,26 @@ down should slow all of them; a row has the median over the rounds.
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 import statistics
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from result_file import add_file_options, measure, origin
+from timing import DEVICE, StepTimer, sync
 from torch import nn
 
 import plausible as pl
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 NETWORKS = {
     "LeNet-5": (lambda: pl.networks.LeNet5(channels=3, size=32), 400),
     "ResNet-18": (lambda: pl.networks.ResNet18(), 60),
 }
 PRECISIONS = (None, "bf16")
 WANTED = {"VOGN": ("Adam, by hand", 1.5), "IVON": ("AdamW, by hand", 1.08)}
-
-
-def sync() -> None:
-    if DEVICE.type == "cuda":
-        torch.cuda.synchronize()
 
 
 def data(count: int = 4096) -> tuple[torch.Tensor, torch.Tensor]:
@@ -98,25 +91,9 @@ class ByHand:
         return (time.perf_counter() - start) / steps * 1e3
 
 
-class Timer:
-    """A callback that times steps `first` to `last` of a fit."""
-
-    def __init__(self, first: int, last: int):
-        self.first, self.last, self.marks = first, last, []
-
-    def __call__(self, event: dict) -> None:
-        if event["step"] in (self.first, self.last):
-            sync()
-            self.marks.append(time.perf_counter())
-
-    @property
-    def milliseconds(self) -> float:
-        return (self.marks[1] - self.marks[0]) / (self.last - self.first) * 1e3
-
-
 def fitted(make: Callable[[], nn.Module], method: object, steps: int, batch_size: int, precision: str | None) -> float:
     """Milliseconds a step of `pl.fit`."""
-    timer = Timer(steps // 3, steps - 1)
+    timer = StepTimer(steps // 3, steps - 1)
     model = pl.BayesianModel(make(), pl.likelihoods.Categorical(), prior=pl.priors.Normal(scale=0.1))
     pl.fit(
         model, data(), method, steps=steps, batch_size=batch_size, device=DEVICE, precision=precision, callbacks=[timer],
@@ -208,22 +185,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--only", default=",".join(USUAL))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out")
-    parser.add_argument("--commit", help="where the tree travels without its history")
+    add_file_options(parser)
     options = parser.parse_args()
-    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    result: dict = {
-        "command": f"python benchmarks/vogn.py --only {options.only} --rounds {options.rounds}",
-        "commit": options.commit or head,
-        "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else platform.machine(),
-        "torch": torch.__version__,
-        "rows": [],
-    }
-    for chosen in options.only.split(","):
-        result["rows"] += CASES[chosen](options.rounds)
-        if options.out:
-            Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-            Path(options.out).write_text(json.dumps(result, indent=1))
+    command = f"python benchmarks/vogn.py --only {options.only} --rounds {options.rounds}"
+    measure(CASES, options, origin(command, options.commit, platform.machine()), options.rounds)
 
 
 if __name__ == "__main__":
