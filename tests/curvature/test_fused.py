@@ -22,6 +22,8 @@ SHAPES = {
     "ResNet-18, by two": (64, 128, (16, 16), 3, 2, 1, 1),
     "ResNet-18, shortcut": (64, 128, (16, 16), 1, 2, 0, 1),
     "ResNet-18, 4 x 4": (256, 512, (4, 4), 3, 1, 1, 1),
+    "AlexNet, 2 x 2": (192, 384, (2, 2), 3, 1, 1, 1),
+    "four places, by two": (70, 33, (4, 3), 3, 2, 1, 1),
     "ImageNet's stem": (3, 64, (37, 41), 7, 2, 3, 1),
     "spread": (18, 21, (13, 11), 3, 1, 2, 2),
     "odd": (17, 33, (9, 7), (3, 2), (1, 2), (2, 1), (2, 1)),
@@ -146,6 +148,32 @@ def test_moments_of_a_batch_norm_are_those_of_double_precision(shape):
     for pair, own in zip(found, each, strict=True):
         assert off(pair[0], own.sum(0)) < 1e-5
         assert off(pair[1], (own.square() * factors[:, None]).sum(0)) < 1e-5
+
+
+@cuda
+@pytest.mark.parametrize("shape", [(7, 20, 5, 6), (9, 64, 32, 32), (5, 17, 2, 2)])
+def test_channels_may_be_neighbours_in_the_memory_of_a_batch_norm(shape):
+    rng, last = torch.Generator().manual_seed(0), torch.channels_last
+    x, slope = (torch.randn(shape, generator=rng).cuda() for _ in range(2))
+    variance, mean = torch.var_mean(x, (0, 2, 3), correction=0)
+    rest = mean, variance.rsqrt(), torch.rand(shape[0], generator=rng).cuda()
+    turned, steep = (t.contiguous(memory_format=last) for t in (x, slope))
+    expected = torch.stack(norms.moments(x, rest[0], rest[1], slope, rest[2]))
+    assert off(torch.stack(norms.moments(turned, rest[0], rest[1], steep, rest[2])), expected) < 1e-6
+    assert off(torch.stack(norms.moments(x, rest[0], rest[1], steep, rest[2])), expected) < 1e-6
+    assert off(norms.bias_moments(steep, rest[2]), expected[1]) < 1e-6
+
+
+@cuda
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning")
+def test_a_deep_network_has_a_plan_although_gpus_round_products():
+    torch.manual_seed(0)
+    model = pl.BayesianModel(pl.networks.ResNet18(), pl.likelihoods.Categorical()).bound(training=True)
+    before = torch.backends.cudnn.conv.fp32_precision
+    params = {k: w.cuda() for k, w in model.init().items()}
+    batch = torch.randn(8, 3, 32, 32).cuda(), torch.arange(8).cuda(), torch.ones(8).cuda()
+    assert gradient_and_second_moments(model, params, batch).log_likelihood.isfinite()
+    assert torch.backends.cudnn.conv.fp32_precision == before
 
 
 @cuda

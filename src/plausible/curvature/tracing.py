@@ -7,11 +7,12 @@ outputs after the other. Examples may meet in batch norms only; while a plan is 
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -182,17 +183,11 @@ class _Maker:
             outputs = self.model.outputs(leaves, self.few, self.key)
         columns = self._columns(outputs.detach())
         own = [leaves[n] for n in self.names]
-        rows = [
-            torch.autograd.grad(
-                outputs,
-                own,
-                Layout().only(columns, i, PROBES),
-                retain_graph=True,
-                allow_unused=True,
-                materialize_grads=True,
-            )
-            for i in range(PROBES)
-        ]
+        pulled = functools.partial(
+            torch.autograd.grad, outputs, own, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+        with _whole_products():
+            rows = [pulled(Layout().only(columns, i, PROBES)) for i in range(PROBES)]
         self.params = {k: v.detach() for k, v in leaves.items()}
         found = {n: torch.stack(g) for n, *g in zip(self.names, *rows, strict=True)}
         return found, recorder.met
@@ -204,9 +199,11 @@ class _Maker:
             self.model.outputs(self.params, self.few, self.key)
         return recorder
 
-    def _repeatable(self) -> AbstractContextManager[None]:
-        """Every pass draws the same numbers, and the global generators never know."""
-        return forked(0, devices=[next(iter(self.params.values())).device])
+    @contextmanager
+    def _repeatable(self) -> Iterator[None]:
+        """Every pass draws the same numbers, and the global generators never know; products are not rounded."""
+        with _whole_products(), forked(0, devices=[next(iter(self.params.values())).device]):
+            yield
 
     @staticmethod
     def _columns(outputs: Tensor) -> Tensor:
@@ -223,6 +220,21 @@ class _Maker:
         with torch.no_grad(), self._repeatable():
             fine = bool(self.model.outputs(moved, self.few, self.key).isfinite().all())
         return moved if fine else {k: v.clone() for k, v in params.items()}
+
+
+@contextmanager
+def _whole_products() -> Iterator[None]:
+    """Of float32. Rounded to ten bits as GPUs like to, gradients of a deep network differ by more than a wrong plan's."""
+    backends: Any = torch.backends  # its parts are made when it is imported
+    places = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)
+    before = [place.fp32_precision for place in places]
+    for place in places:
+        place.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        for place, precision in zip(places, before, strict=True):
+            place.fp32_precision = precision
 
 
 def _without(plan: Plan, lost: set[str]) -> Plan:

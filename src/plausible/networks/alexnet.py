@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from plausible.networks.memory import channels_last
 from plausible.networks.sizes import positive_int, share
 
 
@@ -49,4 +50,4 @@ class AlexNet(nn.Module):
         """Logits of shape (N, classes) for images of shape (N, channels, 32, 32)."""
         if x.shape[-2:] != (32, 32):
             raise ValueError(f"images must be 32 x 32, got {x.shape[-2]} x {x.shape[-1]}; resize or pad them")
-        return self.head(self.features(x).flatten(-3))
+        return self.head(self.features(channels_last(x)).flatten(-3))

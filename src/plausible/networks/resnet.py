@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from plausible.networks.activations import activation_named
+from plausible.networks.memory import channels_last
 from plausible.networks.norms import ThresholdedLinear, norm_named
 from plausible.networks.sizes import positive_int
 
@@ -100,7 +101,7 @@ class ResNet18(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of shape (N, classes) for images of shape (N, channels, height, width)."""
-        return self.head(self.trunk(x).mean((-2, -1)))
+        return self.head(self.trunk(channels_last(x)).mean((-2, -1)))
 
 
 class ResNet20(nn.Module):
@@ -144,4 +145,4 @@ class ResNet20(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits of shape (N, classes) for images of shape (N, channels, height, width)."""
-        return self.head(self.trunk(x).mean((-2, -1)))
+        return self.head(self.trunk(channels_last(x)).mean((-2, -1)))

@@ -18,6 +18,8 @@ LARGEST = 2**31 - 1  # offsets within an example and within a result are 32-bit 
 PARTIAL = 128 * 1024**2  # bytes that the sums of runs of examples may take together
 SMALL = {(8, 6), (8, 9), (12, 0), (12, 1)}  # capabilities whose shared memory has no room for three stages of float32
 NEIGHBOURS = 16  # channels from which a tile stays within one tap
+PAIRED = 16  # examples at a time of which pairs of positions are multiplied
+FEW = 4  # positions up to which their pairs are fewer than what the tensor cores multiply at least
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Tiling:
     Attributes:
         outs: Output channels of a tile.
         columns: Columns (tap, input channel) of a tile.
-        positions: How many are multiplied and added at a time.
+        positions: How many are multiplied and added at a time; where there are FEW, of how many examples.
         warps: Of a program.
         stages: Loads under way.
         programs: How many to aim for, so that no processor stands still.
@@ -106,7 +108,8 @@ def _sums_of_runs(
     before = _two(tuple(pair[0] for pair in rule.padding), 0)
     (examples, outs, down, across), (images, channels, height, width) = slope.shape, given.shape
     positions, taps, apart = down * across, math.prod(kernel), channels >= NEIGHBOURS
-    tiling = tiling or tiling_for(outs, channels, taps, positions, slope)
+    pairs = _in_pairs(given, slope)
+    tiling = tiling or tiling_for(outs, channels, taps, positions, slope, pairs)
     blocks = taps * math.ceil(channels / tiling.columns) if apart else math.ceil(taps * channels / tiling.columns)
     tiles = math.ceil(outs / tiling.outs) * blocks
     most = PARTIAL // (4 * planes * outs * taps * channels)
@@ -114,15 +117,21 @@ def _sums_of_runs(
     partial = torch.empty(
         (math.ceil(examples / run), planes, outs, taps, channels), device=given.device, dtype=torch.float32
     )
-    launch(
-        kernels.tile_sums, (tiles, len(partial)), given, slope, given if factors is None else factors.float(), partial,
+    arguments = (
+        given, slope, given if factors is None else factors.float(), partial,
         examples, images, run, outs, channels, taps * channels, height, width, positions, kernel[1],
         *stride, *before, *dilation, _far(given), *given.stride()[1:],
         _far(slope), slope.stride(1), slope.stride(3 if across > 1 else 2),
-        ACROSS=across, BLOCK_O=tiling.outs, BLOCK_C=tiling.columns, BLOCK_P=tiling.positions,
-        TAPS_APART=apart, ONE_BLOCK=positions <= tiling.positions, WEIGHTED=factors is not None, SUMS=planes == 2,
-        PRECISION=_precision(), num_warps=tiling.warps, num_stages=tiling.stages,
     )  # fmt: skip
+    options = {
+        "ACROSS": across, "BLOCK_O": tiling.outs, "BLOCK_C": tiling.columns, "WEIGHTED": factors is not None,
+        "SUMS": planes == 2, "PRECISION": _precision(), "num_warps": tiling.warps, "num_stages": tiling.stages,
+    }  # fmt: skip
+    if pairs:
+        launch(kernels.pair_sums, (tiles, len(partial)), *arguments, BLOCK_N=tiling.positions, **options)
+    else:
+        options |= {"BLOCK_P": tiling.positions, "TAPS_APART": apart, "ONE_BLOCK": positions <= tiling.positions}
+        launch(kernels.tile_sums, (tiles, len(partial)), *arguments, **options)
     return partial
 
 
@@ -131,13 +140,26 @@ def _far(tensor: Tensor) -> int:
     return tensor.stride(0) if tensor.shape[0] > 1 else math.prod(tensor.shape[1:])
 
 
-def tiling_for(outs: int, channels: int, taps: int, positions: int, slope: Tensor) -> Tiling:
+def tiling_for(outs: int, channels: int, taps: int, positions: int, slope: Tensor, pairs: bool = False) -> Tiling:
     """Fixed for a shape: tuned on an H200."""
+    if pairs:
+        return Tiling(min(64, _power(outs)), min(64, _power(channels)), PAIRED, programs=528)
     half = slope.dtype != torch.float32
     columns = min(64, _power(channels)) if channels >= NEIGHBOURS else min(32, _power(taps * channels))
     most = 64 if half or positions <= 64 else 32
     stages = 4 if half else 2 if _is_small(slope.device) else 3
     return Tiling(min(64, _power(outs)), columns, min(most, _power(positions)), stages=stages)
+
+
+def _in_pairs(given: Tensor, slope: Tensor) -> bool:
+    """In float32 alone: products of two numbers of half precision have more digits than the tensor cores would keep."""
+    return (
+        math.prod(slope.shape[2:]) <= FEW
+        and given.shape[1] >= NEIGHBOURS
+        and given.shape[0] == slope.shape[0]
+        and slope.dtype == torch.float32
+        and PAIRED * math.prod(given.shape[1:]) <= LARGEST
+    )
 
 
 def _is_small(device: torch.device) -> bool:

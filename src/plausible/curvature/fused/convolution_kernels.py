@@ -93,6 +93,74 @@ def tile_sums(
     tl.store(out + place, squares, mask=inside)
 
 
+@triton.jit(
+    do_not_specialize=[
+        "examples", "images", "run", "height", "width", "kernel_width",
+        "step_down", "step_across", "before_top", "before_left", "spread_down", "spread_across",
+    ]
+)  # fmt: skip
+def pair_sums(
+    image, slope, factors, out,
+    examples, images, run, outs, channels, columns, height, width, positions, kernel_width,
+    step_down, step_across, before_top, before_left, spread_down, spread_across,
+    image_n, image_c, image_h, image_w, slope_n, slope_o, slope_p,
+    ACROSS: tl.constexpr, BLOCK_O: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_N: tl.constexpr,
+    WEIGHTED: tl.constexpr, SUMS: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """What `tile_sums` writes, for few positions: (Σₚ δₚ wₚ)² = Σₚ Σ_q δₚ δ_q wₚ w_q is a product over examples for each pair.
+
+    Every example has an image of its own. BLOCK_N of them are multiplied and added at a time, and pairs of which one window
+    is in the padding are left out: of a 3 x 3 kernel on 2 x 2 places, 26 of 90 are left. A tile stays within one tap.
+    """
+    tiles_o, blocks = tl.cdiv(outs, BLOCK_O), tl.cdiv(channels, BLOCK_C)
+    tile_o, tile_c = tl.program_id(0) % tiles_o, tl.program_id(0) // tiles_o
+    first = tl.program_id(1) * run
+    last = tl.minimum(first + run, examples)
+    o = tile_o * BLOCK_O + tl.arange(0, BLOCK_O)
+    tap = tile_c // blocks
+    c = (tile_c % blocks) * BLOCK_C + tl.arange(0, BLOCK_C)
+    down = (tap // kernel_width) * spread_down - before_top
+    right = (tap % kernel_width) * spread_across - before_left
+    far_slope, far_image = slope_n.to(tl.int64), image_n.to(tl.int64)
+    sums = tl.zeros((BLOCK_O, BLOCK_C), dtype=tl.float32)
+    squares = tl.zeros((BLOCK_O, BLOCK_C), dtype=tl.float32)
+    n = tl.arange(0, BLOCK_N)
+    slopes = o[:, None] * slope_o + n[None, :] * slope_n
+    windows = n[:, None] * image_n + c[None, :] * image_c
+    for start in range(first, last, BLOCK_N):
+        here = start + n < last
+        own_slope, own_image = slope + start * far_slope, image + start * far_image
+        of_slope, of_image = (o < outs)[:, None] & here[None, :], here[:, None] & (c < channels)[None, :]
+        for p in range(0, positions):
+            y, x = (p // ACROSS) * step_down + down, (p % ACROSS) * step_across + right
+            if (y >= 0) & (y < height) & (x >= 0) & (x < width):
+                delta = tl.load(own_slope + p * slope_p + slopes, mask=of_slope, other=0.0)
+                window = tl.load(own_image + y * image_h + x * image_w + windows, mask=of_image, other=0.0)
+                if SUMS:
+                    sums = tl.dot(delta, window, sums, input_precision=PRECISION)
+                if WEIGHTED:
+                    weighted = delta * tl.load(factors + start + n, mask=here, other=0.0)[None, :]
+                else:
+                    weighted = delta
+                squares = tl.dot(weighted * delta, window * window, squares, input_precision=PRECISION)
+                for q in range(p + 1, positions):
+                    y, x = (q // ACROSS) * step_down + down, (q % ACROSS) * step_across + right
+                    if (y >= 0) & (y < height) & (x >= 0) & (x < width):
+                        other = tl.load(own_slope + q * slope_p + slopes, mask=of_slope, other=0.0)
+                        beside = tl.load(own_image + y * image_h + x * image_w + windows, mask=of_image, other=0.0)
+                        squares = tl.dot(
+                            2.0 * weighted * other, window * beside, squares, input_precision=PRECISION
+                        )  # fmt: skip
+    plane = outs * columns
+    place = o[:, None] * columns + (tap * channels + c)[None, :]
+    inside = (o < outs)[:, None] & (c < channels)[None, :]
+    out += tl.program_id(1).to(tl.int64) * plane * (2 if SUMS else 1)
+    if SUMS:
+        tl.store(out + place, sums, mask=inside)
+        out += plane
+    tl.store(out + place, tl.maximum(squares, 0.0), mask=inside)  # rounding may leave a difference below zero
+
+
 @triton.jit
 def _slope_tile(slope, o, q, outs, positions, slope_o, slope_p):
     """(outs, positions) of one example."""

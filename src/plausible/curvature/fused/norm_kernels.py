@@ -11,24 +11,24 @@ import triton.language as tl
 
 @triton.jit(do_not_specialize=["rows"])
 def position_sums(
-    image, slope, mean, inverse, out, rows, channels, positions, BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr,
-    BOTH: tl.constexpr,
+    image, slope, mean, inverse, out, rows, channels, positions, far_n, far_c, far_p,
+    BLOCK_R: tl.constexpr, BLOCK_P: tl.constexpr, BOTH: tl.constexpr,
 ):  # fmt: skip
-    """(2, rows): b and a of every row, an (example, channel) of contiguous tensors; (1, rows) without BOTH."""
+    """(2, rows): b and a of every row, an (example, channel) of tensors with these strides; (1, rows) without BOTH."""
     row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     inside = row < rows
     if BOTH:
         centre = tl.load(mean + row % channels, mask=inside, other=0.0)
-    place = row[:, None].to(tl.int64) * positions
+    place = ((row // channels).to(tl.int64) * far_n + (row % channels) * far_c)[:, None]
     first = tl.zeros((BLOCK_R, BLOCK_P), dtype=tl.float32)
     second = tl.zeros((BLOCK_R, BLOCK_P), dtype=tl.float32)
     for start in range(0, positions, BLOCK_P):
         p = start + tl.arange(0, BLOCK_P)
         mask = inside[:, None] & (p < positions)[None, :]
-        delta = tl.load(slope + place + p[None, :], mask=mask, other=0.0).to(tl.float32)
+        delta = tl.load(slope + place + p[None, :] * far_p, mask=mask, other=0.0).to(tl.float32)
         first += delta
         if BOTH:
-            x = tl.load(image + place + p[None, :], mask=mask, other=0.0).to(tl.float32)
+            x = tl.load(image + place + p[None, :] * far_p, mask=mask, other=0.0).to(tl.float32)
             second += delta * (x - centre[:, None])
     tl.store(out + row, tl.sum(first, 1), mask=inside)
     if BOTH:

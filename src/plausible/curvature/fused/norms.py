@@ -37,13 +37,19 @@ def moments(image: Tensor, mean: Tensor, inverse: Tensor, slope: Tensor, factors
         slope: The gradient of the output.
         factors: (N,), the fᵢ.
     """
-    bias, weight = _summed(slope.contiguous(), factors, (image.contiguous(), mean.float(), inverse.float()))
+    if not _has_channels_last(image) or not _has_channels_last(slope):
+        image, slope = image.contiguous(), slope.contiguous()
+    bias, weight = _summed(slope, factors, (image, mean.float(), inverse.float()))
     return weight, bias
 
 
 def bias_moments(slope: Tensor, factors: Tensor) -> Tensor:
     """(2, channels) of a bias that is added to every place of a channel."""
-    return _summed(slope.contiguous(), factors, None)[0]
+    return _summed(slope if _has_channels_last(slope) else slope.contiguous(), factors, None)[0]
+
+
+def _has_channels_last(tensor: Tensor) -> bool:
+    return tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
 
 
 def _summed(slope: Tensor, factors: Tensor, norm: tuple[Tensor, Tensor, Tensor] | None) -> Tensor:
@@ -53,12 +59,14 @@ def _summed(slope: Tensor, factors: Tensor, norm: tuple[Tensor, Tensor, Tensor] 
     examples, channels = slope.shape[:2]
     rows, positions, planes = examples * channels, math.prod(slope.shape[2:]), 1 if norm is None else 2
     each = torch.empty((planes, rows), device=slope.device, dtype=torch.float32)
-    block = min(1024, 1 << (positions - 1).bit_length())
+    beside = _has_channels_last(slope) and not slope.is_contiguous()  # channels are neighbours, or positions are
+    block = min(64 if beside else 1024, 1 << (positions - 1).bit_length())
     high = ROWS // block
+    strides = (channels * positions, 1, channels) if beside else (channels * positions, positions, 1)
     image, mean, inverse = norm or (slope, slope, slope)
     launch(
         kernels.position_sums, math.ceil(rows / high), image, slope, mean, inverse, each, rows, channels, positions,
-        BLOCK_R=high, BLOCK_P=block, BOTH=norm is not None,
+        *strides, BLOCK_R=high, BLOCK_P=block, BOTH=norm is not None,
     )  # fmt: skip
     found = torch.empty((planes, 2, channels), device=slope.device, dtype=torch.float32)
     launch(
