@@ -93,9 +93,11 @@ def test_squares_of_several_columns_add_up():
 
 
 @cuda
-def test_images_may_lie_in_memory_in_any_order():
-    rule, x, slope, factors = given("ResNet-18, by two")
-    x, slope = x.bfloat16(), slope.bfloat16()
+@pytest.mark.parametrize("name", ["ResNet-18, by two", "AlexNet, 2 x 2", "ResNet-18, stem"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])
+def test_images_may_lie_in_memory_in_any_order(name, dtype):
+    rule, x, slope, factors = given(name)
+    x, slope = x.to(dtype), slope.to(dtype)
     plain = convolution.moments(rule, x, slope, factors.float())
     last = torch.channels_last
     turned = slope[0].contiguous(memory_format=last).unsqueeze(0)

@@ -72,7 +72,7 @@ SETTINGS = {
         functools.partial(pl.networks.LeNet5, channels=3, size=32), 210, 128, 100.0, 1e-2, (0.1, 11_719), Constant(), 0.1,
         augment=False, factor=1.0, looks=21,
     ),
-    "alexnet-plain": replace(ALEXNET, augment=False),
+    "alexnet-plain": replace(ALEXNET, augment=False, factor=1.0),
     "alexnet": ALEXNET,
     "resnet18": Setting(
         functools.partial(pl.networks.ResNet18, zero_init_last=True), 161, 256, 50.0, 5e-4, None, FALLING, 0.3,
@@ -122,7 +122,9 @@ def method_for(row: CIFARRow) -> Method:
     if row.method == "noisy-kfac":
         return pl.NoisyKFAC(num_samples=row.draws)
     if row.method == "ivon":
-        return pl.IVON(learning_rate=0.1, schedule=own.schedule, num_samples=row.draws)
+        # At a constant rate it stayed at 57 % of the images that it trains on.
+        falling = {} if isinstance(own.schedule, Constant) else {"schedule": own.schedule}
+        return pl.IVON(learning_rate=0.1, num_samples=row.draws, **falling)
     methods: dict[str, Callable[[], Method]] = {
         "adam": lambda: adam,
         "ogn": lambda: pl.OGN(**online),
@@ -277,7 +279,7 @@ STUDY = Study(
         "fpr95": Column(
             heading="SVHN FPR95", form=".3f", better="low", meaning="strangers taken for CIFAR-10 where 95 % of it are"
         ),
-        "seconds": Column(heading="s/epoch", form=".2f", better="low", meaning="seconds of training for an epoch"),
+        "seconds": Column(heading="s/epoch", form=".2f", better="neither", meaning="seconds of training for an epoch"),
     },
     rows=_rows(),
     published={
@@ -301,11 +303,12 @@ STUDY = Study(
         "the published β₂ of 0.999 is read as their algorithm has it, s ← (1 − τ β₂) s + β₂ ĥ, so that s is all but the newest "
         "batch's; as the decay of an average it made AlexNet lose 13 points after 60 epochs, on 5,000 images held out of the "
         "training part",
-        "ρ = 10 on AlexNet without augmentation, too, since the published settings have one for both",
+        "without augmentation ρ is 1; the published settings have one ρ for AlexNet, 10, with which VOGN fits the images that it "
+        "trains on (98 %) and has 65.8 % and an NLL of 1.24 on the others",
         "the authors' Kronecker factors for AlexNet's linear layer are a diagonal here",
         "accuracy on training images is taken without augmentation, on the first 10,000 of them",
         "OGN has VOGN's settings but for ρ and τ; the methods that the paper's table does not have run with the library's "
-        "defaults (IVON with a learning rate of 0.1)",
+        "defaults (IVON with a learning rate of 0.1, and VOGN's schedule where that falls)",
     ),
     repetition="seed",
     run=run,

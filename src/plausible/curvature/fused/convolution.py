@@ -77,11 +77,10 @@ def moments(
     if len(rule.kernel) == 1:
         given, slope = given.unsqueeze(-2), slope.unsqueeze(-2)
     slope = slope.flatten(0, 1)
-    if not slope.is_contiguous(memory_format=torch.channels_last):
-        slope = slope.contiguous()
     # A convolution in mixed precision casts its input, so that is what its gradient is made of.
-    given = _arranged(given.to(slope.dtype))
-    partial = _sums_of_runs(rule, given, slope, factors, 2 if sums else 1, tiling)
+    given, pairs = given.to(slope.dtype), _in_pairs(given, slope)
+    given, slope = _arranged(given, slope, pairs)
+    partial = _sums_of_runs(rule, given, slope, factors, 2 if sums else 1, tiling, pairs)
     runs, planes, outs, taps, channels = partial.shape
     shape = (planes, outs, channels, *rule.kernel)
     if runs == 1 and taps == 1:
@@ -99,7 +98,7 @@ def moments(
 
 
 def _sums_of_runs(
-    rule: Any, given: Tensor, slope: Tensor, factors: Tensor | None, planes: int, tiling: Tiling | None
+    rule: Any, given: Tensor, slope: Tensor, factors: Tensor | None, planes: int, tiling: Tiling | None, pairs: bool
 ) -> Tensor:
     """(runs, planes, outs, taps, channels) of examples (R N, outs, places...)."""
     from . import convolution_kernels as kernels  # needs Triton
@@ -108,7 +107,6 @@ def _sums_of_runs(
     before = _two(tuple(pair[0] for pair in rule.padding), 0)
     (examples, outs, down, across), (images, channels, height, width) = slope.shape, given.shape
     positions, taps, apart = down * across, math.prod(kernel), channels >= NEIGHBOURS
-    pairs = _in_pairs(given, slope)
     tiling = tiling or tiling_for(outs, channels, taps, positions, slope, pairs)
     blocks = taps * math.ceil(channels / tiling.columns) if apart else math.ceil(taps * channels / tiling.columns)
     tiles = math.ceil(outs / tiling.outs) * blocks
@@ -166,21 +164,31 @@ def _is_small(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) in SMALL
 
 
-def _arranged(image: Tensor) -> Tensor:
-    """The tensor cores take float32 along positions only, others along channels, where windows need no single loads."""
-    if (
-        image.shape[1] < NEIGHBOURS
-        or image.dtype == torch.float32
-        or image.is_contiguous(memory_format=torch.channels_last)
-    ):
+def _arranged(given: Tensor, slope: Tensor, pairs: bool) -> tuple[Tensor, Tensor]:
+    """The tensor cores take float32 along positions only, others along channels, where windows need no single loads.
+
+    Channels last, float32 sums of ResNet-18's per-example gradients took 12 ms where they take 3.5 otherwise.
+    """
+    if slope.dtype == torch.float32 and not pairs:
+        return _turned(given, last=False), _turned(slope, last=False)
+    if not pairs and given.shape[1] >= NEIGHBOURS:
+        given = _turned(given, last=True)
+    return given, slope if slope.is_contiguous(memory_format=torch.channels_last) else slope.contiguous()
+
+
+def _turned(image: Tensor, last: bool) -> Tensor:
+    """Channels last, or positions."""
+    before, after = torch.contiguous_format, torch.channels_last
+    (examples, rows), columns = image.shape[:2], image.shape[2] * image.shape[3]
+    if not last:
+        before, after, rows, columns = after, before, columns, rows
+    if image.is_contiguous(memory_format=after):
         return image
     from . import convolution_kernels as kernels  # needs Triton
 
-    image = image.contiguous()
-    out = torch.empty_like(image, memory_format=torch.channels_last)
-    examples, channels, positions = *image.shape[:2], image.shape[2] * image.shape[3]
-    programs = math.ceil(positions / 64), math.ceil(channels / 64), examples
-    launch(kernels.channels_last, programs, image, out, channels, positions, BLOCK=64)
+    out = torch.empty_like(image, memory_format=after)
+    programs = math.ceil(columns / 64), math.ceil(rows / 64), examples
+    launch(kernels.transposed, programs, image.contiguous(memory_format=before), out, rows, columns, BLOCK=64)
     return out
 
 

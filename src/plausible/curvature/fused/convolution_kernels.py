@@ -205,11 +205,11 @@ def added_up(
 
 
 @triton.jit
-def channels_last(image, out, channels, positions, BLOCK: tl.constexpr):
-    """(N, channels, positions) → (N, positions, channels)."""
-    example = tl.program_id(2).to(tl.int64) * channels * positions
-    p = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mask = (c < channels)[:, None] & (p < positions)[None, :]
-    tile = tl.load(image + example + c[:, None] * positions + p[None, :], mask=mask)
-    tl.store(out + example + p[:, None] * channels + c[None, :], tl.trans(tile), mask=tl.trans(mask))
+def transposed(matrices, out, rows, columns, BLOCK: tl.constexpr):
+    """(N, rows, columns) → (N, columns, rows)."""
+    example = tl.program_id(2).to(tl.int64) * rows * columns
+    c = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    r = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = (r < rows)[:, None] & (c < columns)[None, :]
+    tile = tl.load(matrices + example + r[:, None] * columns + c[None, :], mask=mask)
+    tl.store(out + example + c[:, None] * rows + r[None, :], tl.trans(tile), mask=tl.trans(mask))
