@@ -171,11 +171,11 @@ def test_channels_may_be_neighbours_in_the_memory_of_a_batch_norm(shape):
 def test_a_deep_network_has_a_plan_although_gpus_round_products():
     torch.manual_seed(0)
     model = pl.BayesianModel(pl.networks.ResNet18(), pl.likelihoods.Categorical()).bound(training=True)
-    before = torch.backends.cudnn.conv.fp32_precision
+    before = torch.backends.cudnn.conv.fp32_precision, torch.backends.cudnn.enabled
     params = {k: w.cuda() for k, w in model.init().items()}
     batch = torch.randn(8, 3, 32, 32).cuda(), torch.arange(8).cuda(), torch.ones(8).cuda()
     assert gradient_and_second_moments(model, params, batch).log_likelihood.isfinite()
-    assert torch.backends.cudnn.conv.fp32_precision == before
+    assert (torch.backends.cudnn.conv.fp32_precision, torch.backends.cudnn.enabled) == before
 
 
 @cuda

@@ -186,7 +186,7 @@ class _Maker:
         pulled = functools.partial(
             torch.autograd.grad, outputs, own, retain_graph=True, allow_unused=True, materialize_grads=True
         )
-        with _whole_products():
+        with _whole_products(outputs.device):
             rows = [pulled(Layout().only(columns, i, PROBES)) for i in range(PROBES)]
         self.params = {k: v.detach() for k, v in leaves.items()}
         found = {n: torch.stack(g) for n, *g in zip(self.names, *rows, strict=True)}
@@ -202,7 +202,8 @@ class _Maker:
     @contextmanager
     def _repeatable(self) -> Iterator[None]:
         """Every pass draws the same numbers, and the global generators never know; products are not rounded."""
-        with _whole_products(), forked(0, devices=[next(iter(self.params.values())).device]):
+        device = next(iter(self.params.values())).device
+        with _whole_products(device), forked(0, devices=[device]):
             yield
 
     @staticmethod
@@ -223,18 +224,25 @@ class _Maker:
 
 
 @contextmanager
-def _whole_products() -> Iterator[None]:
-    """Of float32. Rounded to ten bits as GPUs like to, gradients of a deep network differ by more than a wrong plan's."""
+def _whole_products(device: torch.device) -> Iterator[None]:
+    """Of float32. Rounded to ten bits as GPUs like to, gradients of a deep network differ by more than a wrong plan's.
+
+    Convolutions are rounded by cuDNN alone. Its precision is left as it is, since a network may read or set it in a pass.
+    """
+    if device.type != "cuda":
+        yield
+        return
     backends: Any = torch.backends  # its parts are made when it is imported
-    places = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)
-    before = [place.fp32_precision for place in places]
-    for place in places:
-        place.fp32_precision = "ieee"
+    enabled, precision = backends.cudnn.enabled, backends.cuda.matmul.fp32_precision
+    backends.cudnn.enabled = False
+    if precision == "tf32":
+        backends.cuda.matmul.fp32_precision = "ieee"
     try:
         yield
     finally:
-        for place, precision in zip(places, before, strict=True):
-            place.fp32_precision = precision
+        backends.cudnn.enabled = enabled
+        if precision == "tf32":
+            backends.cuda.matmul.fp32_precision = precision
 
 
 def _without(plan: Plan, lost: set[str]) -> Plan:

@@ -173,6 +173,8 @@ def _arranged(given: Tensor, slope: Tensor, pairs: bool) -> tuple[Tensor, Tensor
         return _turned(given, last=False), _turned(slope, last=False)
     if not pairs and given.shape[1] >= NEIGHBOURS:
         given = _turned(given, last=True)
+    elif given.stride(0) == 1:  # examples as neighbours, where Triton would take the stride for a constant
+        given = given.contiguous()
     return given, slope if slope.is_contiguous(memory_format=torch.channels_last) else slope.contiguous()
 
 
@@ -187,7 +189,7 @@ def _turned(image: Tensor, last: bool) -> Tensor:
     from . import convolution_kernels as kernels  # needs Triton
 
     out = torch.empty_like(image, memory_format=after)
-    programs = math.ceil(columns / 64), math.ceil(rows / 64), examples
+    programs = examples, math.ceil(columns / 64), math.ceil(rows / 64)  # no other axis may be as long as the first
     launch(kernels.transposed, programs, image.contiguous(memory_format=before), out, rows, columns, BLOCK=64)
     return out
 

@@ -158,7 +158,7 @@ def pair_sums(
     if SUMS:
         tl.store(out + place, sums, mask=inside)
         out += plane
-    tl.store(out + place, tl.maximum(squares, 0.0), mask=inside)  # rounding may leave a difference below zero
+    tl.store(out + place, tl.where(squares < 0, 0.0, squares), mask=inside)  # as rounding may leave a difference
 
 
 @triton.jit
@@ -207,9 +207,9 @@ def added_up(
 @triton.jit
 def transposed(matrices, out, rows, columns, BLOCK: tl.constexpr):
     """(N, rows, columns) → (N, columns, rows)."""
-    example = tl.program_id(2).to(tl.int64) * rows * columns
-    c = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    r = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    example = tl.program_id(0).to(tl.int64) * rows * columns
+    c = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    r = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     mask = (r < rows)[:, None] & (c < columns)[None, :]
     tile = tl.load(matrices + example + r[:, None] * columns + c[None, :], mask=mask)
     tl.store(out + example + c[:, None] * rows + r[None, :], tl.trans(tile), mask=tl.trans(mask))
