@@ -18,6 +18,8 @@ from plausible.experiments import registry, tables
 from plausible.experiments.hmc_truth_problem import Problem
 from plausible.experiments.reproduce import picture_name, run_rows
 from plausible.experiments.results import Result, Store
+from plausible.report.settings import METHODS as COMPARED
+from plausible.tabular.training import even_batch
 
 ROOT = Path(__file__).parents[2]
 STUDY = study_file.STUDY
@@ -32,6 +34,11 @@ def made_up_data(tmp_path_factory):
 
 def toys(*names):
     return [STUDY.toy(row) for row in STUDY.chosen(list(names))]
+
+
+def methods_of(problem):
+    """Those of its rows, in their order."""
+    return [order.AGAIN, *(method for method in study_file.METHODS if (problem, method) not in study_file.NOT_RUN)]
 
 
 def fake(name, mixing=None, **scores):
@@ -75,17 +82,41 @@ def test_the_study_runs_at_toy_size(made_up_data):
 def test_every_method_of_the_study_runs_at_toy_size(problem, made_up_data):
     rows = toys(*(row.name for row in STUDY.rows if row.name.startswith(problem)))
     found = list(run_rows(STUDY, rows, None, root=made_up_data))
-    assert [result.row.method for result in found] == [order.AGAIN, *study_file.METHODS]
+    assert [result.row.method for result in found] == methods_of(problem)
     assert len({tuple(result.record["scores"]["total_variation"]) for result in found}) == len(found)
 
 
 def test_rows_are_problem_by_problem_and_cover_every_method():
     assert [row.name for row in STUDY.rows] == [
-        f"{problem}-{method}" for problem in study_file.PROBLEMS for method in (order.AGAIN, *study_file.METHODS)
+        f"{problem}-{method}" for problem in study_file.PROBLEMS for method in methods_of(problem)
     ]
     for row in STUDY.rows:
         assert row.problem.splits >= 5 and row.problem.chains >= 8
         assert STUDY.toy(row).problem.data == row.problem.data
+
+
+def test_every_method_of_a_comparison_is_in_the_study_with_its_settings():
+    assert set(COMPARED) <= set(study_file.METHODS)
+    for name, method in study_file.METHODS.items():  # nothing has settings of its own, but a Laplace of all weights
+        assert name.startswith("laplace") or method is COMPARED[name]
+
+
+def test_a_method_that_is_not_run_is_told_of():
+    assert len(study_file.NOT_RUN) == 2
+    for problem, method in study_file.NOT_RUN:
+        told = [line for line in STUDY.differences if f"`{method}`" in line and "not run on" in line]
+        assert len(told) == 1 and problem in told[0].lower()
+
+
+def test_methods_have_as_many_updates_or_an_eighth_where_one_is_many():
+    for row in STUDY.rows:
+        if row.method == order.AGAIN:
+            continue
+        full = study_file.METHODS[row.method].unfold()[0].full_batch
+        examples = 500 if row.problem.data == "digits" else 455
+        updates = row.epochs * (1 if full else math.ceil(examples / even_batch(examples)))
+        many = row.method in ("hmc", "nuts", study_file.BY_HESSIAN)
+        assert updates == (pytest.approx(study_file.UPDATES / 8, abs=1) if many else study_file.UPDATES)
 
 
 def test_the_truth_of_a_problem_is_sampled_once_for_all_of_its_rows(made_up_data, monkeypatch):
@@ -264,8 +295,10 @@ def test_findings_are_on_the_page():
 
 
 def test_the_picture_shows_every_method_beside_the_published_points(tmp_path):
-    values = {method: 0.05 + 0.01 * number for number, method in enumerate((order.AGAIN, *study_file.METHODS))}
-    assert values.keys() == order.COLOURS.keys() and order.PUBLISHED.keys() <= values.keys()
+    values = {method: 0.05 + 0.01 * number for number, method in enumerate(methods_of("digits"))}
+    assert values.keys() == order.STYLES.keys() and order.PUBLISHED.keys() <= values.keys()
+    squares = {method for method, (_, mark) in order.STYLES.items() if mark == "s"}
+    assert squares == order.PUBLISHED.keys() and len(set(order.STYLES.values())) == len(order.STYLES)
     study_file.draw(fake_digits(values), tmp_path / "picture.png")
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 

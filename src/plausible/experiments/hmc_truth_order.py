@@ -155,10 +155,19 @@ def _order(problem: str, own: Mapping[str, Any], column: str) -> str | None:
 
 # --- the picture ---
 
-COLOURS = {
-    "map": "#7f7f7f", "deep-ensemble": "#1f77b4", "swag": "#17becf", "multiswag": "#2a4d9b", "laplace": "#bcbd22",
-    "laplace-last-layer": "#8c8c1a", "advi": "#d62728", "bayes-by-backprop": "#e377c2", "mc-dropout": "#8c564b",
-    "sgld": "#98df8a", "sghmc": "#2ca02c", "cyclical-sgmcmc": "#0b5d0b", AGAIN: "#000000",
+# One kind of method, one colour; within a kind the marks differ, and squares are kept for methods of the paper.
+POINT, AROUND, FITTED, DROPPED = "#1f77b4", "#8c8c1a", "#d62728", "#8c564b"
+NATURAL, NOISY, EXACT = "#9467bd", "#2ca02c", "#ff7f0e"
+NARROW, WIDE = (1, 1.2, 1.5, 2, 3, 5, 7, 8), (1, 2, 5)  # ticks within a power of ten, of a short axis and of a long one
+STYLES = {
+    "map": ("#7f7f7f", "s"), "deep-ensemble": (POINT, "s"), "swag": (POINT, "o"), "multiswag": (POINT, "D"),
+    "laplace": (AROUND, "o"), "laplace-last-layer": (AROUND, "D"),
+    "advi": (FITTED, "s"), "bayes-by-backprop": (FITTED, "o"),
+    "mc-dropout": (DROPPED, "o"), "concrete-dropout": (DROPPED, "D"),
+    "vogn": (NATURAL, "o"), "ogn": (NATURAL, "D"), "ivon": (NATURAL, "^"), "kfac": (NATURAL, "v"), "noisy-kfac": (NATURAL, "P"),
+    "sgld": ("#98df8a", "s"), "sghmc": (NOISY, "s"), "cyclical-sgmcmc": ("#0b5d0b", "s"),
+    "metropolis": (EXACT, "o"), "mala": (EXACT, "D"), "hmc": (EXACT, "^"), "nuts": (EXACT, "v"),
+    AGAIN: ("#000000", "s"),
 }  # fmt: skip
 
 
@@ -169,31 +178,42 @@ def _label(method: str) -> str:
 
 
 def draw(results: Mapping[str, Any], path: Path, problem: str) -> None:
-    """Agreement against total variation: the paper's on the left, ours on the right; squares are methods of both."""
+    """Other classes than HMC's against total variation: the paper's on the left, ours on the right; squares are in both.
+
+    Both axes are logarithmic, since one method is tens of times as far away as another.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # no window and no global state
     from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    figure = Figure(figsize=(9.6, 3.9), dpi=120, layout="constrained")
+    figure = Figure(figsize=(11.0, 5.4), dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     for method, point in PUBLISHED.items():
-        left.plot(point.total_variation, point.agreement, "s", color=COLOURS[method], markersize=7)
+        colour, mark = STYLES[method]
+        left.plot(point.total_variation, 1 - point.agreement, mark, color=colour, markersize=7)
     own = _of(results, problem)
-    for method in [m for m in COLOURS if m in own]:
-        scores = own[method].scores
+    for method in [m for m in STYLES if m in own]:
+        scores, (colour, mark) = own[method].scores, STYLES[method]
         apart, agreed = scores["total_variation"], scores["agreement"]
         right.errorbar(
-            apart.mean, agreed.mean, xerr=INTERVAL * apart.error, yerr=INTERVAL * agreed.error, capsize=2, elinewidth=0.8,
-            fmt="s" if method in PUBLISHED else "o", markersize=7 if method in PUBLISHED else 6, color=COLOURS[method],
-            markerfacecolor=COLOURS[method] if method in PUBLISHED else "white", label=_label(method),
+            apart.mean, 1 - agreed.mean, xerr=INTERVAL * apart.error, yerr=INTERVAL * agreed.error, capsize=2, elinewidth=0.8,
+            fmt=mark, markersize=7 if method in PUBLISHED else 6, color=colour,
+            markerfacecolor=colour if method in PUBLISHED else "white", label=_label(method),
         )  # fmt: skip
     left.set_title("published: ResNet-20 on CIFAR-10", fontsize=9)
     right.set_title(f"ours: a small network on {problem}", fontsize=9)
-    for panel in (left, right):
+    for panel, ticks in ((left, NARROW), (right, WIDE)):
+        panel.set(xscale="log", yscale="log")
         panel.set_xlabel("total variation from HMC (lower is better)", fontsize=9)
+        for axis in (panel.xaxis, panel.yaxis):
+            axis.set_major_locator(LogLocator(subs=ticks))
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_minor_formatter(NullFormatter())
         panel.tick_params(labelsize=8)
         panel.grid(alpha=0.3)
         panel.spines[["top", "right"]].set_visible(False)
-    left.set_ylabel("agreement with HMC (higher is better)", fontsize=9)
-    figure.legend(*right.get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
+    left.set_ylabel("1 − agreement with HMC (lower is better)", fontsize=9)
+    bars, labels = right.get_legend_handles_labels()
+    figure.legend([bar[0] for bar in bars], labels, loc="outside right center", fontsize=8, frameon=False)
     figure.savefig(path, metadata={"Software": None})  # the same numbers give the same file

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from ..report.settings import Dense, Setting, model_for
 from ..report.truth import FEWEST_DRAWS, LARGEST_R_HAT, distances, mixing
 from ..tabular.training import even_batch
 from ..weights.rng import generator
+from . import hmc_truth_store as store
+from .hmc_truth_store import Truth
 
 SPLIT = 0x73706C69  # the stream of a split's number that orders the digits
 RUN = 100_000  # seeds between two runs of the chains; no method has a seed as large
@@ -61,19 +63,6 @@ class Problem:
     def draws(self) -> int:
         """Those of all chains of a split, or more: so a truth's prediction leaves none out."""
         return self.chains * self.transitions
-
-
-@dataclass(frozen=True, kw_only=True)
-class Truth:
-    """What long chains predict for the test part of a split, and whether they agree with one another.
-
-    Attributes:
-        predictive: The average over all chains.
-        mixing: In numbers, by name.
-    """
-
-    predictive: Predictive
-    mixing: dict[str, float]
 
 
 def load_splits(problem: Problem, root: Path | None) -> list[Dataset]:
@@ -126,12 +115,33 @@ def fitted(
 
 
 @functools.lru_cache(maxsize=2)  # both runs of a problem, whose rows follow one another
-def truths(problem: Problem, root: Path | None, run: int) -> tuple[Truth, ...]:
-    """Long chains on every split; `run` numbers repetitions with seeds of their own."""
+def truths(problem: Problem, root: Path | None, run: int, cache: Path | None = None) -> tuple[Truth, ...]:
+    """Long chains on every split, or what an earlier run of them left.
+
+    Args:
+        problem: What they are the truth of.
+        root: The folder of data sets.
+        run: Numbers repetitions with seeds of their own.
+        cache: Where truths are kept; None keeps none.
+    """
     sets = load_splits(problem, root)
-    method = pl.HMC(trajectory_length=problem.trajectory_length, thin=problem.thin)
+    sampler = pl.HMC(trajectory_length=problem.trajectory_length, thin=problem.thin)
+    if cache is None:
+        return _sampled(problem, sets, sampler, run)
+    model = model_of(problem, sets[0])
+    told = store.origin(sampler, model, sets, {"run": run, **asdict(problem)})
+    path = store.path_of(cache, f"{problem.data}-{run}", told)
+    kept = store.read(path, model.likelihood, told)
+    if kept is not None:
+        return kept
+    found = _sampled(problem, sets, sampler, run)
+    store.write(path, found, told)
+    return found
+
+
+def _sampled(problem: Problem, sets: Sequence[Dataset], sampler: Method, run: int) -> tuple[Truth, ...]:
     chains = fitted(
-        problem, sets, method, members=problem.chains, start=(run + 1) * RUN, steps=problem.transitions
+        problem, sets, sampler, members=problem.chains, start=(run + 1) * RUN, steps=problem.transitions
     )  # fmt: skip
     return tuple(
         Truth(
