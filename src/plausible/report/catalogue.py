@@ -277,6 +277,14 @@ ENTRIES = (
   year          = {2019},
   eprint        = {1912.11554},
   archiveprefix = {arXiv}
+}
+
+@misc{bourabee2024gist,
+  title         = {{GIST}: {Gibbs} Self-Tuning for Locally Adaptive {Hamiltonian Monte Carlo}},
+  author        = {Bou-Rabee, Nawaf and Carpenter, Bob and Marsden, Milo},
+  year          = {2024},
+  eprint        = {2404.15253},
+  archiveprefix = {arXiv}
 }""",
     ),
     Entry(

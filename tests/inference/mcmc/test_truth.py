@@ -44,7 +44,7 @@ def test_without_adaptation_a_correlated_normal_has_its_moments(name):
 
 ADAPTED = {
     "HMC": (pl.HMC(mass="full", warmup=400), 800, 64, LAWS, 1e4),
-    "NUTS": (pl.NUTS(mass="full", max_depth=6, warmup=300), 700, 64, LAWS, 1e4),
+    "NUTS": (pl.NUTS(mass="full", max_depth=6, warmup=300), 1100, 64, LAWS, 1e4),
     "MALA": (pl.MALA(warmup=600), 1800, 64, LAWS, 1e4),
     # The draws of a random walk are the more alike the more dimensions there are, so that two runs are shorter than one.
     "Metropolis-narrow": (pl.Metropolis(warmup=3000, thin=2), 8000, 96, ("ill",), 1e2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,10 +11,11 @@ import torch
 from torch import Tensor
 
 from ...core.method import Trajectory, require
-from ...weights.algebra import from_vector, to_vector
+from ...weights.algebra import Weights, from_vector, to_vector
 from ...weights.rng import Keys
-from .adaptation import TREES, Search
+from .adaptation import TREES, Search, windows
 from .leapfrog import DIVERGENT, Phase, energy_change, leapfrog
+from .local_steps import drawn, log_chance, log_pull, nothing_seen, seen, usual_pull, wanted_halvings
 from .sampler import MASSES, Sampler
 from .tree import Slots, toss, turns
 
@@ -30,6 +32,10 @@ class NUTS(Sampler, Trajectory):
     where the energy error exceeds 1,000, and at `max_depth`.
 
     All chains make one leapfrog at a time together, and one whose tree has ended waits for the others.
+
+    A step size that was adapted is right nearly everywhere; where the posterior is stiffer, a tree's steps are halved up to
+    three times, and its leaves weigh also by the chance that they would have led to the same step size (Bou-Rabee et al.,
+    2024): the posterior stays what it is. One that is given is left alone.
 
     Args:
         step_size: ε; None adapts it.
@@ -85,6 +91,63 @@ class NUTS(Sampler, Trajectory):
         """Small for any posterior that is not very narrow."""
         return 0.1 * unknowns**-0.25
 
+    # --- shorter steps, after a warm-up that found the usual one ---
+
+    def init(self, model: Any, params: Weights) -> dict[str, Any]:
+        """A sampler's state, and what pulls are usual: any, until it is known."""
+        state = super().init(model, params)
+        if self.step_size is not None:
+            return state
+        zero = state["log_joint"]
+        return {**state, "pulls": nothing_seen(zero), "usual_pull": torch.full_like(zero, math.inf)}
+
+    def adapted_steps(self, num_steps: int) -> Sequence[int]:
+        """The ends of the windows and of warm-up."""
+        ends = windows(self.warm_up)
+        return [*ends, self.warm_up - 1] if self.warm_up and self.step_size is None else ends
+
+    def adapt(self, model: Any, state: dict[str, Any], step: int) -> dict[str, Any]:
+        """What every sampler adapts; in another mass, pulls are seen anew."""
+        adapted = super().adapt(model, state, step)
+        if self.step_size is not None:
+            return adapted
+        if step == self.warm_up - 1:
+            return {**adapted, "usual_pull": usual_pull(state["pulls"], state["slope"])}
+        return adapted if adapted is state else {**adapted, "pulls": nothing_seen(state["log_joint"])}
+
+    def _steps(self, state: dict[str, Any], step: Tensor, uniform: Tensor) -> dict[str, Tensor]:
+        """The step size of a tree, and where it was found by itself also how it follows from the tree's first point."""
+        step_size = self.step_size_now(state, step)
+        if self.step_size is not None:
+            return {"step_size": step_size}
+        pull, usual = log_pull(state["slope"], step_size), state["usual_pull"]
+        halvings, chance = drawn(wanted_halvings(pull, usual), uniform)
+        return {
+            "step_size": step_size * 0.5**halvings,
+            "longest_step": step_size,
+            "pull": pull,
+            "usual_pull": usual,
+            "halvings": halvings,
+            "chance": chance,
+        }
+
+    def _leaf_weight(self, walk: dict[str, Any], slope: Tensor, weight: Tensor) -> Tensor:
+        """A leaf's density relative to the first one's, the chance of this step size included."""
+        if self.step_size is not None:
+            return weight
+        wanted = wanted_halvings(log_pull(slope, walk["longest_step"]), walk["usual_pull"])
+        whole = weight + log_chance(walk["halvings"], wanted) - walk["chance"]
+        return whole.masked_fill(whole.isnan(), -math.inf)  # without a slope there is no energy either
+
+    def _learned(self, state: dict[str, Any], walk: dict[str, Any], acceptance: Tensor, step: Tensor) -> dict[str, Any]:
+        """What every sampler learns from a transition, and which pulls it accepts."""
+        learned = self.learned(state, walk["draw"]["point"], acceptance, step)
+        if self.step_size is not None:
+            return learned
+        active = (step < self.warm_up) & self.settled(step)
+        pulls = seen(state["pulls"], walk["pull"], acceptance, active)
+        return {**learned, "pulls": pulls, "usual_pull": walk["usual_pull"]}
+
     # --- a tree ---
 
     @property
@@ -101,7 +164,8 @@ class NUTS(Sampler, Trajectory):
         point = to_vector(state["params"])
         here = Phase(point, rng.normal_like(point), state["slope"], state["log_joint"])
         chance = rng.uniform(2, torch.float64)
-        directions = (chance * 2**self.max_depth).to(torch.int64)[0]  # a bit for each doubling
+        scaled = (chance * 2**self.max_depth)[0]
+        directions = scaled.to(torch.int64)  # a bit for each doubling
         edge = {"point": here.point, "momentum": here.momentum, "slope": here.slope}
         zero, energy = torch.zeros_like(here.log_joint), here.energy
         draw = {"point": here.point, "slope": here.slope, "log_joint": here.log_joint, "energy": energy}
@@ -125,7 +189,7 @@ class NUTS(Sampler, Trajectory):
             "divergent": zero,
             "energy": energy,
             "mass": state["mass"],
-            "step_size": self.step_size_now(state, rng.step),
+            **self._steps(state, rng.step, scaled - directions),  # what is left of a uniform number is one
         }
 
     def move(self, model: Any, walk: dict[str, Any], batch: Any) -> dict[str, Any]:
@@ -140,7 +204,8 @@ class NUTS(Sampler, Trajectory):
         weight = energy_change(new.energy, walk["energy"])
         divergent = weight < -DIVERGENT
 
-        subtree, uniform = _with_leaf(walk["subtree"], new, weight, first, walk["uniform"])
+        leaf_weight = self._leaf_weight(walk, new.slope, weight)
+        subtree, uniform = _with_leaf(walk["subtree"], new, leaf_weight, first, walk["uniform"])
         slots = Slots(**walk["slots"]).with_leaf(leaf, new.momentum, subtree["total"], at["momentum"])
         failed = divergent | slots.turning(leaf, new.momentum, subtree["total"])
 
@@ -189,7 +254,7 @@ class NUTS(Sampler, Trajectory):
             "log_joint": draw["log_joint"].clone(),
             "slope": draw["slope"],
             "noted": noted,
-            **self.learned(state, draw["point"], acceptance, rng.step),
+            **self._learned(state, walk, acceptance, rng.step),
         }
         shown = {
             "log_joint": draw["log_joint"],

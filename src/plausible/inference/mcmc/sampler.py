@@ -150,14 +150,17 @@ class Sampler(Method):
         tuning = state["tuning"]
         return torch.where(step < self.warm_up, tuning["log_step"], tuning["log_mean_step"]).exp()
 
+    def settled(self, step: Tensor) -> Tensor:
+        """Whether the chain has arrived: the way from the start is no part of the posterior's width."""
+        return step >= min(75, self.warm_up // 6)
+
     def learned(
         self, state: dict[str, Any], point: Tensor, acceptance: Tensor, step: Tensor, slope: Tensor | None = None
     ) -> dict[str, Any]:
         """The mass's and the step size's memory after a transition, which warm-up alone changes."""
         warm = step < self.warm_up
-        settled = step >= min(75, self.warm_up // 6)  # the way from the start is no part of the posterior's width
         return {
-            "mass": self.mass_rule.observed(state["mass"], point, warm & settled, slope),
+            "mass": self.mass_rule.observed(state["mass"], point, warm & self.settled(step), slope),
             "tuning": tuned(state["tuning"], acceptance, self.target, warm, self.search),
         }
 
