@@ -156,6 +156,7 @@ def test_compare_leaves_hmc_out_of_large_networks_and_says_so(tmp_path, monkeypa
     assert "±" in result.output and list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_compare_runs_hmc_where_it_is_asked_for_and_scores_numbers_in_their_units(tmp_path):
     page = tmp_path / "numbers.html"
     result = call("compare", "diabetes", "--methods", "map,hmc", "--epochs", "4", "--seeds", "1", "--report", str(page))

@@ -42,6 +42,7 @@ def normal_target(mean, covariance):
 CORRELATED = torch.tensor([[1.0, 9.0], [9.0, 100.0]], dtype=torch.float64)  # correlation 0.9, deviations 1 and 10
 
 
+@pytest.mark.slow
 def test_a_correlated_normal_has_its_mean_deviations_and_correlation():
     mean = torch.tensor([2.0, -5.0], dtype=torch.float64)
     method = pl.HMC(mass="full", warmup=250)
@@ -63,6 +64,7 @@ def test_every_mass_gives_the_same_law(mass, length, warmup, kept, chains):
     assert_chains(chains_of(posterior), mean, CORRELATED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [10])
 def test_a_normal_of_ten_dimensions_has_its_moments(size):
     covariance = 4 * anisotropic_covariance(size, 100.0, seed=3)

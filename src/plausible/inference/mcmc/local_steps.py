@@ -39,7 +39,7 @@ def nothing_seen(like: Tensor) -> Tensor:
 def seen(sums: Tensor, pull: Tensor, acceptance: Tensor, active: Tensor) -> Tensor:
     """The sums with one more pull where `active`, weighted by how much of the transition was accepted."""
     share = (acceptance * active).double()
-    pull = torch.where(share > 0, pull, 0.0)  # what was not accepted may be no number
+    pull = pull.masked_fill(share == 0, 0.0)  # what was not accepted may be no number
     return sums + share * torch.stack([torch.ones_like(pull), pull, pull * pull])
 
 
@@ -48,7 +48,7 @@ def usual_pull(sums: Tensor, slope: Tensor) -> Tensor:
     weight, mean = sums[..., 0], sums[..., 1] / sums[..., 0].clamp(min=1.0)
     deviation = (sums[..., 2] / weight.clamp(min=1.0) - mean * mean).clamp(min=0.0).sqrt()
     bound = mean + USUAL * deviation + BY_CHANCE * math.sqrt(2 / slope.shape[-1])
-    return torch.where(weight < FEWEST, math.inf, bound).to(slope.dtype)
+    return bound.masked_fill(weight < FEWEST, math.inf).to(slope.dtype)
 
 
 def wanted_halvings(pull: Tensor, usual: Tensor) -> Tensor:
