@@ -11,6 +11,7 @@ from scipy.integrate import solve_ivp
 
 from plausible import datasets
 from plausible.datasets import planet_series as series_function
+from plausible.datasets.locations import cache_folder
 from plausible.datasets.planet_integration import CHANNELS, STEP, integrate
 
 module = sys.modules[series_function.__module__]
@@ -168,7 +169,7 @@ def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
     datasets.planet_series(some_systems(1), orbits=2, steps=1)
     assert len(list((tmp_path / "planet-series").glob("*.npz"))) == 1
     monkeypatch.setenv("PLAUSIBLE_CACHE", "")
-    assert module.cache_folder(None).parts[-2:] == (".cache", "plausible")
+    assert cache_folder(None).parts[-2:] == (".cache", "plausible")
 
 
 def test_without_rebound_the_error_says_how_to_get_it(tmp_path, monkeypatch):

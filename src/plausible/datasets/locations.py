@@ -1,4 +1,4 @@
-"""Where data sets lie, and what to say when one does not."""
+"""Where data sets and what took long to find lie, and what to say when a data set does not."""
 
 import os
 from dataclasses import dataclass
@@ -55,3 +55,9 @@ def checked_limit(limit: int | None) -> int | None:
     if limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
     return limit
+
+
+def cache_folder(cache: str | Path | None) -> Path:
+    """The given folder, PLAUSIBLE_CACHE, or ~/.cache/plausible."""
+    given = os.environ.get("PLAUSIBLE_CACHE", "") if cache is None else cache
+    return Path(given) if str(given) else Path.home() / ".cache" / "plausible"

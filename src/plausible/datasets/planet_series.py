@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from plausible.datasets.locations import cache_folder
 from plausible.datasets.npz import read_npz
 from plausible.datasets.planet_integration import CHANNELS, STEP, Track, integrate
 from plausible.datasets.planet_systems import ELEMENTS, PlanetSystems
@@ -179,12 +180,6 @@ def trio_delays(systems: PlanetSystems) -> Tensor:
     """(N, P - 2): log10 of the period of each trio's innermost planet over that of the system's."""
     longer = systems.period_ratios.log10().cumsum(1)
     return torch.cat([torch.zeros(len(systems), 1, dtype=longer.dtype), longer], 1)[:, : systems.masses.shape[1] - 2]
-
-
-def cache_folder(cache: str | Path | None) -> Path:
-    """The given folder, PLAUSIBLE_CACHE, or ~/.cache/plausible."""
-    given = os.environ.get("PLAUSIBLE_CACHE", "") if cache is None else cache
-    return Path(given) if str(given) else Path.home() / ".cache" / "plausible"
 
 
 def _checked(systems: PlanetSystems, orbits: float, steps: int, workers: int | None) -> np.ndarray:

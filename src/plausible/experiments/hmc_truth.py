@@ -15,7 +15,7 @@ from typing import Any
 import plausible as pl
 
 from ..core.method import Method
-from ..datasets.planet_series import cache_folder
+from ..datasets.locations import cache_folder
 from ..report.settings import METHODS as COMPARED
 from ..tabular.training import CLIMB
 from . import hmc_truth_order as order

@@ -12,13 +12,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+# Numbers of which a kernel knows nothing beforehand: a new one asks for no new kernel.
+ANY = [
+    "examples", "images", "run", "height", "width", "kernel_width",
+    "step_down", "step_across", "before_top", "before_left", "spread_down", "spread_across",
+]  # fmt: skip
 
-@triton.jit(
-    do_not_specialize=[
-        "examples", "images", "run", "height", "width", "kernel_width",
-        "step_down", "step_across", "before_top", "before_left", "spread_down", "spread_across",
-    ]
-)  # fmt: skip
+
+@triton.jit(do_not_specialize=ANY)
 def tile_sums(
     image, slope, factors, out,
     examples, images, run, outs, channels, columns, height, width, positions, kernel_width,
@@ -83,22 +84,10 @@ def tile_sums(
             squares += gradient * (gradient * tl.load(factors + i % images))
         else:
             squares += gradient * gradient
-    plane = outs * columns
-    place = o[:, None] * columns + column[None, :]
-    inside = (o < outs)[:, None] & there[None, :]
-    out += tl.program_id(1).to(tl.int64) * plane * (2 if SUMS else 1)
-    if SUMS:
-        tl.store(out + place, sums, mask=inside)
-        out += plane
-    tl.store(out + place, squares, mask=inside)
+    _write(out, sums, squares, o, column, (o < outs)[:, None] & there[None, :], outs * columns, columns, SUMS)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "examples", "images", "run", "height", "width", "kernel_width",
-        "step_down", "step_across", "before_top", "before_left", "spread_down", "spread_across",
-    ]
-)  # fmt: skip
+@triton.jit(do_not_specialize=ANY)
 def pair_sums(
     image, slope, factors, out,
     examples, images, run, outs, channels, columns, height, width, positions, kernel_width,
@@ -151,14 +140,20 @@ def pair_sums(
                         squares = tl.dot(
                             2.0 * weighted * other, window * beside, squares, input_precision=PRECISION
                         )  # fmt: skip
-    plane = outs * columns
-    place = o[:, None] * columns + (tap * channels + c)[None, :]
+    squares = tl.where(squares < 0, 0.0, squares)  # as rounding may leave a difference
     inside = (o < outs)[:, None] & (c < channels)[None, :]
+    _write(out, sums, squares, o, tap * channels + c, inside, outs * columns, columns, SUMS)
+
+
+@triton.jit
+def _write(out, sums, squares, o, column, inside, plane, columns, SUMS: tl.constexpr):
+    """The tile of this run of examples, plane by plane."""
+    place = o[:, None] * columns + column[None, :]
     out += tl.program_id(1).to(tl.int64) * plane * (2 if SUMS else 1)
     if SUMS:
         tl.store(out + place, sums, mask=inside)
         out += plane
-    tl.store(out + place, tl.where(squares < 0, 0.0, squares), mask=inside)  # as rounding may leave a difference
+    tl.store(out + place, squares, mask=inside)
 
 
 @triton.jit

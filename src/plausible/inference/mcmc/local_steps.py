@@ -59,11 +59,9 @@ def wanted_halvings(pull: Tensor, usual: Tensor) -> Tensor:
 def drawn(wanted: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """An h by one uniform number, and log p(h | w)."""
     every = torch.arange(MOST_HALVINGS + 1, dtype=wanted.dtype, device=wanted.device)
-    scores = -TIGHTNESS * (every - wanted) ** 2
-    below = scores.exp().cumsum(0)
-    total = below[-1]
-    halvings = (uniform * total > below[:-1]).sum().to(wanted.dtype)
-    return halvings, -TIGHTNESS * (halvings - wanted) ** 2 - total.log()
+    below = (-TIGHTNESS * (every - wanted) ** 2).exp().cumsum(0)
+    halvings = (uniform * below[-1] > below[:-1]).sum().to(wanted.dtype)
+    return halvings, log_chance(halvings, wanted)
 
 
 def log_chance(halvings: Tensor, wanted: Tensor) -> Tensor:

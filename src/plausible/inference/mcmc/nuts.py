@@ -13,7 +13,7 @@ from torch import Tensor
 from ...core.method import Trajectory, require
 from ...weights.algebra import Weights, from_vector, to_vector
 from ...weights.rng import Keys
-from .adaptation import TREES, Search, windows
+from .adaptation import TREES, Search
 from .leapfrog import DIVERGENT, Phase, energy_change, leapfrog
 from .local_steps import drawn, log_chance, log_pull, nothing_seen, seen, usual_pull, wanted_halvings
 from .sampler import MASSES, Sampler
@@ -103,7 +103,7 @@ class NUTS(Sampler, Trajectory):
 
     def adapted_steps(self, num_steps: int) -> Sequence[int]:
         """The ends of the windows and of warm-up."""
-        ends = windows(self.warm_up)
+        ends = super().adapted_steps(num_steps)
         return [*ends, self.warm_up - 1] if self.warm_up and self.step_size is None else ends
 
     def adapt(self, model: Any, state: dict[str, Any], step: int) -> dict[str, Any]:
