@@ -41,8 +41,6 @@ NOT_RUN = {
     # A step takes two Hessians and the eigenvectors of a matrix as large: a fraction of a second with Boston's 752 weights
     # and four seconds with the digits' 2,260, on every split.
     ("digits", BY_HESSIAN),
-    # With the step size that it chooses by itself it diverges, on some splits within a hundred updates.
-    ("boston", "ivon"),
 }
 
 
@@ -194,7 +192,6 @@ STUDY = Study(
         "which differ as `hmc-again` does",
         "`natural-gradient-vi` has 624 updates, and is not run on digits: each takes two Hessians and the eigenvectors of a "
         "matrix as large, which for 2,260 weights and five splits would be hours",
-        "`ivon` is not run on Boston: with the step size that it chooses by itself it diverges there on some splits",
     ),
     repetition="split",
     run=run,

@@ -77,6 +77,8 @@ def draw_entropies(results: Results, path: Path) -> None:
             panel.set_title(f"{NETWORKS[network]}: {method}", fontsize=6)
             panel.tick_params(labelsize=6)
         panels[0].legend(fontsize=6)
+    for column in grid.T:  # whose own lowest panel may be above one that is left out
+        [panel for panel in column if panel.get_visible()][-1].tick_params(labelbottom=True)
     _save(figure, path)
 
 

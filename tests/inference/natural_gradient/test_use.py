@@ -254,6 +254,7 @@ def test_methods_that_need_examples_refuse_a_bare_density(method):
         (lambda: pl.VOGN(tempering=0.0), "tempering must be positive, got 0.0"),
         (lambda: pl.VOGN(tempering_warmup=5), "both tempering_start and tempering_warmup, got None and 5"),
         (lambda: pl.OGN(damping=-1.0), "damping must not be negative, got -1.0"),
+        (lambda: pl.VOGN(num_parts=0), "num_parts must be a positive integer, got 0"),
         (lambda: pl.IVON(num_samples=0), "num_samples must be a positive integer, got 0"),
         (lambda: pl.IVON(clip_radius=0.0), "clip_radius must be positive, got 0.0"),
         (lambda: pl.IVON(initial_curvature=0.0), "initial_curvature must be positive, got 0.0"),

@@ -1,14 +1,16 @@
-"""A function of the weights at several draws: one after another, side by side on a GPU, or together with `vmap`."""
+"""A function of weights and batch at several draws: one after another, side by side on a GPU, or together with `vmap`."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from ...core.model import BayesianModel
+from ...core.method import require
+from ...core.model import BayesianModel, InternalBatch
 from ...weights.algebra import Weights, size, under_vmap
 
 TOGETHER_FROM = 4  # draws: below it the batched kernels do not make up for vmap's own cost
@@ -17,18 +19,35 @@ ACTIVATIONS = 64  # floats of an example, as a guess
 SIDE_BY_SIDE_WEIGHTS = 1 << 22  # of a network up to which one pass leaves most of a GPU idle
 
 
-def mean_at(function: Callable[[Any, Weights], Any], model: Any, draws: Sequence[Weights], batch: Any) -> Any:
-    """The mean over draws of every tensor in what `function(model, draw)` gives, in memory of its own."""
+def mean_at(
+    function: Callable[[Any, Weights, Any], Any], model: Any, draws: Sequence[Weights], batch: Any, parts: int = 1
+) -> Any:
+    """The mean over draws of every tensor in what `function(model, draw, batch)` gives, in memory of its own.
+
+    With several parts each draw sees one of them alone, in turn, as where every process has examples and draws of its own.
+    """
     if len(draws) == 1:
-        return function(model, draws[0])
-    if together(model, draws, batch):
+        return function(model, draws[0], batch)
+    if parts == 1 and together(model, draws, batch):
         # Modes that are vectorised already leave no second way out of vmap, so there the slope is traced.
         inner = model.bound(inline=True) if under_vmap() else model
         stacked = {k: torch.stack([draw[k] for draw in draws]) for k in draws[0]}
-        found = torch.vmap(lambda draw: function(inner, draw), randomness="error")(stacked)
+        found = torch.vmap(lambda draw: function(inner, draw, batch), randomness="error")(stacked)
         return pytree.tree_map(lambda t: t.mean(0), found)
-    rows = _forked(function, model, draws) if _branches(model, draws) else [function(model, draw) for draw in draws]
+    shares = [_part(batch, i % parts, parts) for i in range(len(draws))]
+    passes = [functools.partial(function, model, draw, share) for draw, share in zip(draws, shares, strict=True)]
+    rows = _forked(passes) if _branches(model, draws) else [run() for run in passes]
     return pytree.tree_map(lambda *t: torch.stack(t).mean(0), *rows)
+
+
+def _part(batch: Any, place: int, parts: int) -> Any:
+    """Every so many-th example, since those without a say stand at the end of a batch; weights sum to what they did."""
+    if parts == 1:
+        return batch
+    count = batch[2].shape[0]
+    require(parts <= count, f"num_parts must be at most the {count} examples of a batch, got {parts}")
+    inputs, targets, weights = pytree.tree_map(lambda t: t[place::parts].contiguous(), tuple(batch))
+    return InternalBatch((inputs, targets, weights * parts))
 
 
 def together(model: Any, draws: Sequence[Weights], batch: Any) -> bool:
@@ -58,17 +77,17 @@ def _branches(model: Any, draws: Sequence[Weights]) -> bool:
     return torch.cuda.is_current_stream_capturing()
 
 
-def _forked(function: Callable[[Any, Weights], Any], model: Any, draws: Sequence[Weights]) -> list[Any]:
-    """One stream a draw, forked from the one that records and joined to it again."""
+def _forked(passes: Sequence[Callable[[], Any]]) -> list[Any]:
+    """One stream a pass, forked from the one that records and joined to it again."""
     trunk = torch.cuda.current_stream()
-    branches = [torch.cuda.Stream() for _ in draws[1:]]
+    branches = [torch.cuda.Stream() for _ in passes[1:]]
     for branch in branches:
         branch.wait_stream(trunk)
     # In the order of the draws: each pass spends the next of the step's keys, and a dropout mask is to be its draw's own.
-    rows = [function(model, draws[0])]
-    for draw, branch in zip(draws[1:], branches, strict=True):
+    rows = [passes[0]()]
+    for run, branch in zip(passes[1:], branches, strict=True):
         with torch.cuda.stream(branch):
-            rows.append(function(model, draw))
+            rows.append(run())
     for branch in branches:
         trunk.wait_stream(branch)
     return rows

@@ -25,20 +25,20 @@ def refuse_bare_density(model: Any, name: str) -> None:
 
 
 def mean_moments(
-    model: Any, draws: Sequence[Weights], batch: Any, prior: GaussianPrior
+    model: Any, draws: Sequence[Weights], batch: Any, prior: GaussianPrior, parts: int = 1
 ) -> tuple[Tensor, Weights, Weights]:
-    """E[log joint], ĝ = mean of gᵢ and ĥ = mean of gᵢ², over draws and examples.
+    """E[log joint], ĝ = mean of gᵢ and ĥ = mean of gᵢ², over draws and the examples of the part that a draw sees.
 
     gᵢ is the gradient of example i's negative log likelihood. What examples add up to is divided by N here and nowhere else:
     for several processes these are the sums to all-reduce.
     """
 
-    def moments(bound: BayesianModel, point: Weights) -> tuple[Tensor, Weights, Weights]:
-        log_joint, slopes, squares = _slope_and_squares(bound, point, batch)
+    def moments(bound: BayesianModel, point: Weights, seen: Any) -> tuple[Tensor, Weights, Weights]:
+        log_joint, slopes, squares = _slope_and_squares(bound, point, seen)
         gradient = prior.likelihood_gradient(slopes, point, model.num_data, model.temperature)
         return log_joint, gradient, times(squares, 1.0 / model.num_data)
 
-    return mean_at(moments, model, draws, batch)
+    return mean_at(moments, model, draws, batch, parts)
 
 
 def _slope_and_squares(model: BayesianModel, params: Weights, batch: Any) -> tuple[Tensor, Weights, Weights]:

@@ -94,8 +94,8 @@ class NaturalGradientVI(Method):
         key = model.rng.key() if model.needs_key and model.rng is not None else None
         gradient = torch.func.grad(_log_joint(model, params, batch, key))
 
-        def moments(bound: Any, draw: Weights) -> tuple[Tensor, Tensor, Tensor]:
-            value, slopes = bound.slope(from_vector(draw["point"], params), batch)
+        def moments(bound: Any, draw: Weights, seen: Any) -> tuple[Tensor, Tensor, Tensor]:
+            value, slopes = bound.slope(from_vector(draw["point"], params), seen)
             # By reverse mode twice, the mode that every operation has.
             return value, to_vector({k: slopes[k] for k in params}), -torch.func.jacrev(gradient)(draw["point"])
 

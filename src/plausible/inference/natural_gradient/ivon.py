@@ -13,6 +13,7 @@ from ...core.method import Method, require
 from ...core.model import BayesianModel, InternalBatch
 from ...core.posteriors import Diagonal
 from ...core.schedules import schedule as find_schedule
+from ...curvature.outputs import bound_likelihood
 from ...weights.algebra import Number, Weights, add_, scale_, to_vector, under_vmap
 from ...weights.rng import Keys
 from . import fused_ivon
@@ -21,7 +22,9 @@ from .draws import mean_at
 from .gaussian_prior import GaussianPrior, deviations, displaced, scattered, times
 from .settings import check_settings, number
 
-NATURAL, INITIAL = 0.5, 0.3  # α (h₀ + δ/N), the share of a whole Newton step, and h₀, for None
+# For None: α (h₀ + δ/N), the share of a whole Newton step; h₀ of classes; and that of a regression in units of its noise's
+# precision, with which a log likelihood bends. From less than that h runs after a noise that shrinks, and steps overshoot.
+NATURAL, INITIAL, STIFFNESS = 0.5, 0.3, 3.0
 # For curvature_decay=None: how often a run holds the memory of h; but no step replaces more than a share of it, and the share
 # times N / (B K) stays below a limit.
 FORGETTING, FASTEST, BIAS = 4.0, 0.05, 0.05
@@ -44,7 +47,7 @@ class IVON(Method):
         learning_rate: α at its highest; None: such that steps are half of Newton's.
         momentum: β₁.
         curvature_decay: β₂; None: such that a run keeps e⁻⁴ of h₀, and more where it is short for its batches an epoch.
-        initial_curvature: h₀; None: 0.3.
+        initial_curvature: h₀; None: 0.3, for regression 3 / scale² with the noise's scale before the first step.
         num_samples: Draws a step.
         clip_radius: Largest entry of what α (h₀ + δ/N) multiplies.
         schedule: Of the learning rate, as for `pl.MAP`.
@@ -74,7 +77,7 @@ class IVON(Method):
         # into a bias of h by about (1 − β₂) N / (2 B K), so that many batches an epoch ask for a long memory.
         bearable = BIAS * self.num_samples / model.steps_per_epoch
         forgotten = min(FASTEST, FORGETTING / max(1, num_steps), bearable)
-        initial = INITIAL if self.initial_curvature is None else self.initial_curvature
+        initial = _usual_curvature(model) if self.initial_curvature is None else self.initial_curvature
         rate = self.learning_rate
         return replace(
             self,
@@ -103,9 +106,9 @@ class IVON(Method):
         metric = prior.metric(state["curvature"], model.num_data)
         scale = deviations(metric, model.num_data / temperature)
 
-        def moments(bound: Any, shift: Weights) -> tuple[Tensor, Weights, Weights]:
+        def moments(bound: Any, shift: Weights, seen: Any) -> tuple[Tensor, Weights, Weights]:
             point = displaced(state["params"], shift)
-            log_joint, slopes = bound.slope(point, batch)
+            log_joint, slopes = bound.slope(point, seen)
             gradient = prior.likelihood_gradient(slopes, point, model.num_data, temperature)
             return log_joint, gradient, hessian_estimate(gradient, shift, metric, model.num_data / temperature)
 
@@ -148,6 +151,15 @@ class IVON(Method):
         metric = GaussianPrior.of(model, state["params"]).metric(state["curvature"], model.num_data)
         scale = deviations(metric, model.num_data / getattr(model, "temperature", 1.0))
         return checked(Diagonal(model, state["params"], scale))
+
+
+def _usual_curvature(model: Any) -> float:
+    """h₀ where none is given."""
+    if not isinstance(model, BayesianModel) or model.likelihood.task == "classification":
+        return INITIAL
+    # 1 for a Poisson's logs, and where the noise's scale is an output.
+    scale = getattr(bound_likelihood(model, model.start), "scale", 1.0)
+    return STIFFNESS * float((1 / torch.as_tensor(scale).double() ** 2).mean())
 
 
 def _first_metric(model: Any, params: Weights, initial: Number) -> Tensor:

@@ -17,6 +17,8 @@ from .gaussian_prior import GaussianPrior
 class SquaredGradients(Method):
     """A mean, a momentum and a curvature for every weight; squares that no compiler can read."""
 
+    num_parts: int = 1  # of a batch, each with draws of its own
+
     @property
     def compiles(self) -> bool:
         """Gradients of single examples are recorded, which a compiler cannot read."""
@@ -33,5 +35,6 @@ class SquaredGradients(Method):
 
     def probe(self, model: Any, state: dict[str, Any], batch: Any, rng: Keys) -> dict[str, Any]:
         """Let the rules be found."""
-        mean_moments(model, [state["params"]], batch, GaussianPrior.of(model, state["params"]))
+        params = state["params"]
+        mean_moments(model, [params] * self.num_parts, batch, GaussianPrior.of(model, params), self.num_parts)
         return state

@@ -47,7 +47,9 @@ class VOGN(SquaredGradients):
         momentum: β₁.
         curvature_decay: 1 − β₂; None: such that a run of T steps keeps e⁻⁵ of the s that it started from, β₂ = 5 / τT.
         damping: γ.
-        num_samples: Draws a step.
+        num_samples: Draws a step that every example is seen under.
+        num_parts: Of a batch, each of which is seen under draws of its own: as many processes would have them. A step then
+            averages num_parts times as many draws at the same number of passes over an example.
         tempering: τ, which tempers the likelihood and not the prior.
         augmentation_factor: ρ, by how much augmentation makes more of the data.
         schedule: Of the learning rate, as for `pl.MAP`.
@@ -62,6 +64,7 @@ class VOGN(SquaredGradients):
     curvature_decay: float | None = None
     damping: float = 0.0
     num_samples: int = 1
+    num_parts: int = 1
     tempering: float = 1.0
     augmentation_factor: float = 1.0
     schedule: Any = "cosine"
@@ -74,6 +77,8 @@ class VOGN(SquaredGradients):
         require(self.damping >= 0, f"damping must not be negative, got {self.damping}")
         for name in ("tempering", "augmentation_factor"):
             require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)}")
+        parts = self.num_parts
+        require(isinstance(parts, int) and parts >= 1, f"num_parts must be a positive integer, got {parts}")
         start, steps = self.tempering_start, self.tempering_warmup
         require(start is None or start > 0, f"tempering_start must be positive, got {start}")
         require(
@@ -115,9 +120,9 @@ class VOGN(SquaredGradients):
         if self.initial_curvature is None:  # so before the first step there is nothing to draw by
             scale = scale_(scale, (rng.step > 0).to(torch.float64))
             decay = first_forgets(decay, tempering, rng.step)
-        draws = [displaced(state["params"], scattered(scale, rng)) for _ in range(self.num_samples)]
+        draws = [displaced(state["params"], scattered(scale, rng)) for _ in range(self.num_samples * self.num_parts)]
         del metric, scale  # each as long as the weights, and the pass has better use for the room
-        log_joint, gradient, squares = mean_moments(model, draws, batch, prior)
+        log_joint, gradient, squares = mean_moments(model, draws, batch, prior, self.num_parts)
         vogn_step_(
             state, gradient, squares,
             rate=number(self.learning_rate) * find_schedule(self.schedule)(rng.step.double() / model.num_steps),

@@ -1,0 +1,46 @@
+"""The numbers that methods choose by themselves."""
+
+import pytest
+import torch
+from torch import nn
+
+import plausible as pl
+
+
+def regression(seed, count=240):
+    """Features that go together, and a noise far smaller than what a network starts with."""
+    rng = torch.Generator().manual_seed(seed)
+    x = 0.8 * torch.randn(count, 1, generator=rng) + 0.6 * torch.randn(count, 8, generator=rng)
+    y = torch.sin(x[:, :1] + x[:, 1:2]) + 0.5 * x[:, 2:3] + 0.15 * torch.randn(count, 1, generator=rng)
+    return x, (y - y.mean()) / y.std()
+
+
+def model(seed=0, likelihood=None):
+    torch.manual_seed(seed)
+    network = nn.Sequential(nn.Linear(8, 50), nn.Tanh(), nn.Linear(50, 1))
+    return pl.BayesianModel(network, likelihood or pl.likelihoods.Normal(scale="learn"))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_ivon_learns_a_regression_whose_noise_shrinks(seed):
+    """From the curvature that suits classes its steps overshoot: with seed 0 nothing is finite after seven of them."""
+    x, y = regression(seed)
+    found = pl.fit(
+        model(seed), (x[:200], y[:200]), pl.IVON(), steps=400, batch_size=50, seed=seed, compile=False, progress=False
+    )
+    of_a_constant = torch.distributions.Normal(0.0, 1.0).log_prob(y[200:]).mean()
+    assert float(found.predict(x[200:], num_samples=64).log_prob(y[200:]).mean()) > float(of_a_constant) + 0.2
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "curvature"),
+    [
+        (pl.likelihoods.Normal(scale=0.5), 12.0), (pl.likelihoods.Normal(scale="learn"), 3.0),
+        (pl.likelihoods.Poisson(), 3.0), (pl.likelihoods.Categorical(), 0.3),
+    ],
+    ids=["Normal", "unknown scale", "Poisson", "Categorical"],
+)  # fmt: skip
+def test_ivon_starts_from_a_curvature_on_the_scale_of_the_likelihood(likelihood, curvature):
+    bound = model(likelihood=likelihood).bound(num_data=100.0, steps_per_epoch=2)
+    assert pl.IVON().resolved(bound, 100).initial_curvature == pytest.approx(curvature)
+    assert pl.IVON(initial_curvature=0.7).resolved(bound, 100).initial_curvature == 0.7
