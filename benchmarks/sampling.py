@@ -2,6 +2,7 @@
 
     python benchmarks/sampling.py --numpyro-python /tmp/numpyro-venv/bin/python --out results/sampling-cpu.json
     python benchmarks/sampling.py --only nuts --chains 16 --threads 1
+    python benchmarks/sampling.py --only nuts --chains 1 --transitions 800 --seeds 4
 
 A 13-50-1 tanh network on 455 examples of a teacher network with noise 0.3, priors N(0, 1). What counts is the smallest
 bulk ESS over the predictions at 20 held-out inputs, per second of sampling after warm-up; the seconds of compiling and
@@ -10,7 +11,9 @@ and diagonal mass by itself, over as many transitions, from starts of the same w
 trajectories have length π/2. Since 16 chains of NumPyro would take most of the minutes to warm up, it warms up one: the others
 get its step size and mass and start from its draws, which leaves none behind and none waiting for a smaller step. All
 libraries are held to as many cores as there are threads. NumPyro and hamiltorch run in processes of their own with the
-Python that is named; one that cannot be imported is skipped with a line that says so.
+Python that is named; one that cannot be imported is skipped with a line that says so. With several seeds the libraries take
+turns, and what a row has of effective samples, leapfrogs and seconds is summed over them: of one chain the effective samples
+alone differ by a third from seed to seed.
 """
 
 from __future__ import annotations
@@ -71,7 +74,7 @@ SHAPES = {"0.weight": (HIDDEN, INPUTS), "0.bias": (HIDDEN,), "1.weight": (1, HID
 # --- the libraries: each returns predictions (chains, draws, held out) and seconds ---
 
 
-def ours(kind: str, chains: int, warmup: int, transitions: int) -> tuple[np.ndarray, dict[str, float]]:
+def ours(kind: str, chains: int, warmup: int, transitions: int, seed: int) -> tuple[np.ndarray, dict[str, float]]:
     import torch
 
     import plausible as pl
@@ -80,7 +83,7 @@ def ours(kind: str, chains: int, warmup: int, transitions: int) -> tuple[np.ndar
     layers = torch.nn.Sequential(torch.nn.Linear(INPUTS, HIDDEN), torch.nn.Tanh(), torch.nn.Linear(HIDDEN, 1))
     model = pl.BayesianModel(layers, pl.likelihoods.Normal(scale=NOISE), pl.priors.Normal(scale=1.0))
     method = pl.NUTS(warmup=warmup) if kind == "nuts" else pl.HMC(warmup=warmup, trajectory_length=LENGTH)
-    generator = torch.Generator().manual_seed(1)
+    generator = torch.Generator().manual_seed(seed + 1)
     starts = {k: START * torch.randn(chains, *p.shape, generator=generator) for k, p in layers.named_parameters()}
     clock, leapfrogs = Clock(), []
 
@@ -90,7 +93,7 @@ def ours(kind: str, chains: int, warmup: int, transitions: int) -> tuple[np.ndar
 
     posterior = pl.fit(
         model, (x, y), method, steps=warmup + transitions, num_modes=chains, device="cpu", compile=True, callbacks=[note],
-        progress=False, init=starts if chains > 1 else {k: v[0] for k, v in starts.items()},
+        seed=seed, progress=False, init=starts if chains > 1 else {k: v[0] for k, v in starts.items()},
     )  # fmt: skip
     members = posterior.components if chains > 1 else [posterior]
     draws = {k: torch.stack([m.draws[k] for m in members]) for k in members[0].draws}
@@ -102,7 +105,7 @@ def ours(kind: str, chains: int, warmup: int, transitions: int) -> tuple[np.ndar
     return outputs.squeeze(-1).numpy(), {**seconds, "leapfrogs": mean, "longest": longest}
 
 
-def numpyro(kind: str, chains: int, warmup: int, transitions: int) -> tuple[np.ndarray, dict[str, float]]:
+def numpyro(kind: str, chains: int, warmup: int, transitions: int, seed: int) -> tuple[np.ndarray, dict[str, float]]:
     import jax
     import jax.numpy as jnp
     from numpyro.infer import HMC, MCMC, NUTS
@@ -115,11 +118,11 @@ def numpyro(kind: str, chains: int, warmup: int, transitions: int) -> tuple[np.n
 
     kernel = {"nuts": NUTS, "hmc": partial(HMC, trajectory_length=LENGTH)}[kind]
     running = {"progress_bar": False, "num_samples": transitions, "chain_method": "vectorized"}
-    keys = jax.random.split(jax.random.PRNGKey(1), len(SHAPES))
+    keys = jax.random.split(jax.random.PRNGKey(3 * seed + 1), len(SHAPES))
     start = {k: START * jax.random.normal(key, s) for key, (k, s) in zip(keys, SHAPES.items(), strict=True)}
     clock, extra = Clock(), ("num_steps",)
     mcmc = MCMC(kernel(potential_fn=potential), num_warmup=warmup, **running)
-    mcmc.warmup(jax.random.PRNGKey(0), init_params=start, extra_fields=extra)
+    mcmc.warmup(jax.random.PRNGKey(3 * seed), init_params=start, extra_fields=extra)
     jax.block_until_ready(mcmc.post_warmup_state)
     if chains > 1:
         mcmc.run(mcmc.post_warmup_state.rng_key)
@@ -131,7 +134,7 @@ def numpyro(kind: str, chains: int, warmup: int, transitions: int) -> tuple[np.n
     clock.mark()
     for _ in range(2):  # from the same state: the first compiles, and is not counted
         if chains > 1:
-            mcmc.run(jax.random.PRNGKey(2), init_params=start, extra_fields=extra)
+            mcmc.run(jax.random.PRNGKey(3 * seed + 2), init_params=start, extra_fields=extra)
         else:
             mcmc.run(mcmc.post_warmup_state.rng_key, extra_fields=extra)
         draws = jax.block_until_ready(mcmc.get_samples(group_by_chain=True))
@@ -144,7 +147,7 @@ def numpyro(kind: str, chains: int, warmup: int, transitions: int) -> tuple[np.n
     return outputs, {**seconds, "leapfrogs": leapfrogs.mean(), "longest": leapfrogs.max(0).mean()}
 
 
-def hamiltorch(kind: str, chains: int, warmup: int, transitions: int) -> tuple[np.ndarray, dict[str, float]]:
+def hamiltorch(kind: str, chains: int, warmup: int, transitions: int, seed: int) -> tuple[np.ndarray, dict[str, float]]:
     import hamiltorch as peer
     import torch
 
@@ -154,7 +157,7 @@ def hamiltorch(kind: str, chains: int, warmup: int, transitions: int) -> tuple[n
     leapfrogs = round(LENGTH / step_size)
     outputs, clock = [], Clock()
     for chain in range(chains):
-        peer.set_random_seed(chain)
+        peer.set_random_seed(chains * seed + chain)
         start = START * torch.randn(sum(p.numel() for p in layers.parameters()))
         drawn = peer.sample_model(
             layers, x, y, params_init=start, num_samples=warmup + transitions, burn=warmup, step_size=step_size,
@@ -177,28 +180,42 @@ LIBRARIES = {"plausible": ours, "numpyro": numpyro, "hamiltorch": hamiltorch}
 # --- one line each ---
 
 
-def measured(python: str, library: str, kind: str, chains: int, warmup: int, transitions: int) -> dict[str, Any]:
+def measured(
+    python: str, library: str, kind: str, chains: int, warmup: int, transitions: int, seed: int
+) -> dict[str, Any]:
     """Run one case in a process of its own, and judge its predictions here."""
     import torch
 
     from plausible.core.diagnostics import ess, r_hat
 
-    row: dict[str, Any] = {"library": library, "kind": kind, "chains": chains, "warmup_transitions": warmup}
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found.npz"
-        case = [library, kind, str(chains), str(warmup), str(transitions), str(path)]
+        case = [library, kind, *map(str, (chains, warmup, transitions, seed)), str(path)]
         done = subprocess.run([python, __file__, "--case", *case], capture_output=True, text=True)
         if done.returncode:
-            return {**row, "skipped": (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]}
+            return {"skipped": (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]}
         found = dict(np.load(path))
     outputs = torch.as_tensor(found.pop("outputs")).double()
-    found = {k: float(v) for k, v in found.items()}
-    worth, made = float(ess(outputs).min()), found["leapfrogs"] * chains * outputs.shape[1]
+    seconds = {k: round(float(v), 4) for k, v in found.items()}
     return {
-        **row, "draws": outputs.shape[1], "ess": worth, "r_hat": float(r_hat(outputs).max()),
-        "ess_per_second": worth / found["sampling"], "ess_per_cpu_second": worth / found["sampling_cpu"],
-        "ess_per_thousand_leapfrogs": 1000 * worth / made, "chain_leapfrogs_per_second": made / found["sampling"],
-        **{k: round(v, 4) for k, v in found.items()},
+        "draws": outputs.shape[1],
+        "ess": float(ess(outputs).min()),
+        "r_hat": float(r_hat(outputs).max()),
+        **seconds,
+    }
+
+
+def pooled(case: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The row of a case whose seeds have been run."""
+    failed = [run for run in runs if "skipped" in run]
+    if failed:
+        return {**case, **failed[0]}
+    total = {k: sum(run[k] for run in runs) for k in ("ess", "sampling", "sampling_cpu")}
+    made = case["chains"] * sum(run["leapfrogs"] * run["draws"] for run in runs)
+    return {
+        **case, "ess_per_second": total["ess"] / total["sampling"], "ess_per_cpu_second": total["ess"] / total["sampling_cpu"],
+        "ess_per_thousand_leapfrogs": 1000 * total["ess"] / made, "chain_leapfrogs_per_second": made / total["sampling"],
+        "runs": runs,
     }  # fmt: skip
 
 
@@ -222,8 +239,8 @@ def hold_to(threads: int) -> None:
         os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
 
 
-def run_case(library: str, kind: str, chains: str, warmup: str, transitions: str, path: str) -> None:
-    outputs, found = LIBRARIES[library](kind, int(chains), int(warmup), int(transitions))
+def run_case(library: str, kind: str, chains: str, warmup: str, transitions: str, seed: str, path: str) -> None:
+    outputs, found = LIBRARIES[library](kind, int(chains), int(warmup), int(transitions), int(seed))
     np.savez(path, outputs=outputs, **found)
 
 
@@ -238,7 +255,8 @@ def main() -> None:
     parser.add_argument("--numpyro-python", default=sys.executable)
     parser.add_argument("--hamiltorch-python", default=sys.executable)
     parser.add_argument("--out")
-    parser.add_argument("--case", nargs=6, help=argparse.SUPPRESS)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--case", nargs=7, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
         run_case(*options.case)
@@ -253,16 +271,19 @@ def main() -> None:
     for kind in options.only.split(","):
         for chains in map(int, options.chains.split(",")):
             transitions = options.transitions or TRANSITIONS.get(chains, TRANSITIONS_OF_MANY)
-            for library in options.libraries.split(","):
-                if library == "hamiltorch" and kind != "hmc":
-                    continue
-                python = pythons.get(library, sys.executable)
-                result["rows"].append(measured(python, library, kind, chains, options.warmup, transitions))
-                result["ratios"] = ratios(result["rows"])
-                print(json.dumps(result["rows"][-1]), flush=True)
-                if options.out:
-                    Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-                    Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
+            libraries = [lib for lib in options.libraries.split(",") if lib != "hamiltorch" or kind == "hmc"]
+            runs: dict[str, list[dict[str, Any]]] = {library: [] for library in libraries}
+            for seed in range(options.seeds):
+                for library in libraries:
+                    python = pythons.get(library, sys.executable)
+                    runs[library].append(measured(python, library, kind, chains, options.warmup, transitions, seed))
+                    print(library, json.dumps(runs[library][-1]), flush=True)
+            case = {"kind": kind, "chains": chains, "warmup_transitions": options.warmup}
+            result["rows"] += [pooled({"library": library, **case}, told) for library, told in runs.items()]
+            result["ratios"] = ratios(result["rows"])
+            if options.out:
+                Path(options.out).parent.mkdir(parents=True, exist_ok=True)
+                Path(options.out).write_text(json.dumps(result, indent=1) + "\n")
     for row in result["ratios"]:
         print(json.dumps(row))
 

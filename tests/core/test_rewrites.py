@@ -66,6 +66,19 @@ def test_a_product_that_all_chains_share_a_factor_of_becomes_one_product():
 
 
 @pytest.mark.parametrize(
+    ("product", "shapes"), [(torch.mm, ((30, 1), (1, 5))), (torch.bmm, ((3, 30, 1), (3, 1, 5)))], ids=["one", "chains"]
+)
+def test_a_column_times_a_row_is_no_product_of_matrices_any_more(product, shapes):
+    module = traced(product, *shapes, dtype=torch.float64)
+    Rewrites(before_fusion)(module.graph)
+    module.graph.lint()
+    module.recompile()
+    assert operations(module.graph) == [aten.mul.Tensor]
+    column, row = (torch.randn(s, dtype=torch.float64) for s in shapes)
+    assert torch.equal(module(column, row), product(column, row))
+
+
+@pytest.mark.parametrize(
     ("product", "shapes"),
     [
         (torch.bmm, ((3, 30, 4), (3, 4, 5))),

@@ -161,7 +161,11 @@ class Trajectory(Method):
 
     @abstractmethod
     def begin(self, model: Any, state: dict[str, Tree], batch: Batch, rng: Keys) -> dict[str, Tree]:
-        """Set out: the walk, a tree of tensors with a "slope" and a "log_joint" in it."""
+        """Set out: the walk, a tree of tensors."""
+
+    def seen(self, walk: dict[str, Tree]) -> dict[str, Tree]:
+        """The "point", the "slope" and the "log_joint" of a walk where it stands."""
+        return walk
 
     @abstractmethod
     def move(self, model: Any, walk: dict[str, Tree], batch: Batch) -> dict[str, Tree]:

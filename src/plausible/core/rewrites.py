@@ -53,6 +53,11 @@ def product_then_sum(bias: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return left @ right + bias
 
 
+def outer(column: Tensor, row: Tensor) -> Tensor:
+    """column @ row without a sum in it, which becomes a part of whatever comes next."""
+    return column * row
+
+
 class Rewrites(CustomGraphPass):
     """Rewrites the graph of a compiled move in place.
 
@@ -82,9 +87,11 @@ def after_fusion(node: fx.Node) -> Iterator[tuple[Callable[..., Tensor], list[fx
 
 
 def before_fusion(node: fx.Node) -> Iterator[tuple[Callable[..., Tensor], list[fx.Node]]]:
-    """Exact functions, and products of what all chains share."""
+    """Exact functions, products of a column and a row (the slope of a last layer of one unit), and of what all chains share."""
     if node.target is aten.tanh.default and node.meta["val"].dtype == torch.float32:
         yield quick_tanh, [node.args[0]]  # type: ignore[list-item]
+    elif node.target in (aten.mm.default, aten.bmm.default) and node.args[0].meta["val"].shape[-1] == 1:  # type: ignore[union-attr]
+        yield outer, list(node.args)  # type: ignore[arg-type]
     elif node.target is aten.bmm.default:
         left, right = (_unexpanded(a) for a in node.args)  # type: ignore[arg-type]
         rows, columns = node.meta["val"].shape[1:]

@@ -94,12 +94,12 @@ class Walker:
         for way in self._fast_ways():
             try:
                 fast = way(walk, batch)
-                found = fast(tree.clone(walk), batch, 1)
+                found = self._method({}).seen(fast(tree.clone(walk), batch, 1))
             except Exception as error:  # noqa: BLE001 - a compiler may fail in any way, and then we go without it
                 lines = str(error).strip().splitlines()
                 failure = f"making them fast failed: {lines[0] if lines else type(error).__name__}"
                 continue
-            expected = plain(tree.clone(walk), batch, 1)
+            expected = self._method({}).seen(plain(tree.clone(walk), batch, 1))
             gap = _relative(*_comparable(found["slope"], expected["slope"]))
             values = _comparable(found["log_joint"], expected["log_joint"])
             if gap < 1e-3 and torch.allclose(*values, rtol=1e-3, atol=1e-3):
@@ -118,7 +118,7 @@ class Walker:
     def _compiled_loop(self, walk: Tree, batch: Batch) -> Moves:
         unfinished = lambda now: self._method({}).unfinished(now)  # noqa: E731
         own_data = self.execution.plan.vectorised and self.execution.per_mode_batch
-        threads = _threads(walk, batch, axis=1 if own_data else 0)
+        threads = _threads(self._method({}).seen(walk)["point"], batch, axis=1 if own_data else 0)
         return CompiledMoves(self._traced, unfinished, walk, self._move(walk, batch), threads)
 
     def _compiled_move(self, walk: Tree, batch: Batch) -> Moves:
@@ -226,8 +226,8 @@ class CompiledMoves:
         return self._joined(leaves, moved)
 
 
-def _threads(walk: Tree, batch: Batch, axis: int) -> int:
+def _threads(points: Tensor, batch: Batch, axis: int) -> int:
     """One for small networks on few examples (along an axis of the data), else as many as there are: a rule of shapes."""
     tensors = [t for t in pytree.tree_leaves(batch) if isinstance(t, Tensor) and t.dim() > axis]
-    products = walk["point"].numel() * max((t.shape[axis] for t in tensors), default=1)
+    products = points.numel() * max((t.shape[axis] for t in tensors), default=1)
     return 1 if products <= FEW_PRODUCTS else torch.get_num_threads()

@@ -11,7 +11,7 @@ import torch
 from tests.inference.mcmc.truth import CORRELATED, chains_of, normal, reflected, statistic
 
 import plausible as pl
-from plausible.inference.mcmc.tree import Slots, ones, toss
+from plausible.inference.mcmc.tree import Leaf, Rows, highest_bit, ones, toss
 
 QUIET = {"progress": False, "device": "cpu"}
 FIGURES = json.loads((Path(__file__).parent / "numpyro_trees.json").read_text())
@@ -24,6 +24,16 @@ def turns_back(first, last, total):
     return float(first @ total) <= 0 or float(last @ total) <= 0
 
 
+def halves_turn_back(momenta, low, middle, high):
+    """Stan's three tests of a stretch: as a whole, and of either half with the leaf beyond its seam."""
+    left, right = momenta[low:middle].sum(0), momenta[middle:high].sum(0)
+    return (
+        turns_back(momenta[low], momenta[high - 1], left + right)
+        or turns_back(momenta[low], momenta[middle], left + momenta[middle])
+        or turns_back(momenta[middle - 1], momenta[high - 1], right + momenta[middle - 1])
+    )
+
+
 def built(momenta, low, high):
     """Stan's recursion on leaves low..high - 1: after how many leaves it stops, or None if it does not."""
     if high - low == 1:
@@ -33,44 +43,62 @@ def built(momenta, low, high):
         stopped = built(momenta, *part)
         if stopped is not None:
             return stopped
-    left, right = momenta[low:middle].sum(0), momenta[middle:high].sum(0)
-    turned = (
-        turns_back(momenta[low], momenta[high - 1], left + right)
-        or turns_back(momenta[low], momenta[middle], left + momenta[middle])
-        or turns_back(momenta[middle - 1], momenta[high - 1], right + momenta[middle - 1])
-    )
-    return high if turned else None
+    return high if halves_turn_back(momenta, low, middle, high) else None
 
 
-def grown(momenta, max_depth):
-    slots, total = Slots.empty(momenta[0], max_depth), torch.zeros_like(momenta[0])
-    for n, momentum in enumerate(momenta):
-        leaf, total = torch.tensor(n), total + momentum
-        slots = slots.with_leaf(leaf, momentum, total, momenta[max(n - 1, 0)])
-        if bool(slots.turning(leaf, momentum, total)):
-            return n + 1
-    return None
+def grown(tree, subtree, max_depth):
+    """After how many leaves a subtree stops that is added to a tree of as many, or None; and whether the tree then turns."""
+    rows = Rows.empty(tree[0], max_depth)
+    size, total, before = torch.tensor(float(len(subtree))).double(), torch.zeros_like(tree[0]), tree[-1]
+    for n, momentum in enumerate(subtree):
+        leaf, total = Leaf.of(torch.tensor(float(n)).double(), size), total + momentum
+        rows = rows.with_tree(leaf.first, tree[0], tree.sum(0)).with_leaf(leaf, momentum, total, before)
+        part, whole = rows.turning(leaf, momentum, total)
+        if bool(part):
+            return n + 1, None
+        assert leaf.last or not whole, "a tree was closed before its subtree was full"
+        before = momentum
+    return None, bool(whole)
 
 
-@pytest.mark.parametrize("depth", [1, 2, 3, 4, 5])
-def test_a_subtree_stops_at_the_leaf_at_which_recursion_does(depth):
-    """Momenta that rotate slowly, so that some subtrees turn as a whole, some at a seam, some late and some never."""
-    rng = torch.Generator().manual_seed(depth)
+def rotating(depth, rng):
+    """Momenta that rotate slowly, so that some trees turn as a whole, some at a seam, some late and some never."""
+    start, speed = torch.rand(2, generator=rng).double()
+    angle = 2 * math.pi * start + 6.0 * speed / 2**depth * torch.arange(2 ** (depth + 1))
+    noise = 0.5 * torch.randn(2 ** (depth + 1), 2, generator=rng, dtype=torch.float64)
+    return torch.stack([angle.cos(), angle.sin()], 1) + noise
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 3, 4, 5])
+def test_a_subtree_stops_at_the_leaf_at_which_recursion_does_and_the_tree_turns_where_its_halves_do(depth):
+    rng, size = torch.Generator().manual_seed(depth), 2**depth
     found = []
     for _ in range(60):
-        start, speed = torch.rand(2, generator=rng).double()
-        angle = 2 * math.pi * start + 6.0 * speed / 2**depth * torch.arange(2**depth)
-        noise = 0.5 * torch.randn(2**depth, 2, generator=rng, dtype=torch.float64)
-        momenta = torch.stack([angle.cos(), angle.sin()], 1) + noise
-        expected = built(momenta, 0, 2**depth)
-        assert grown(momenta, max_depth=7) == expected
-        assert grown(momenta, max_depth=depth + 1) == expected  # no more slots than it needs
-        found.append(expected)
-    assert None in found and len(set(found)) > min(depth - 1, 3), "all trees ended alike, so that little was tested"
+        momenta = rotating(depth, rng)
+        stopped = built(momenta[size:], 0, size)
+        turned = halves_turn_back(momenta, 0, size, 2 * size) if stopped is None else None
+        assert grown(momenta[:size], momenta[size:], max_depth=7) == (stopped, turned)
+        assert grown(momenta[:size], momenta[size:], max_depth=depth + 1) == (stopped, turned)  # no room to spare
+        found.append((stopped, turned))
+    assert {(None, True), (None, False)} <= set(found), "all trees ended alike, so that little was tested"
+    assert len(set(found)) > min(depth + 1, 4)
+
+
+def test_leaves_are_counted_through_subtrees_that_double_and_stand_still_when_the_tree_does():
+    zero = torch.zeros((), dtype=torch.float64)
+    on, leaf, found = torch.tensor(True), Leaf.zeroth(zero), []
+    for n in range(31):
+        assert leaf == Leaf.of(leaf.number, leaf.size) and leaf.leapfrogs == n
+        assert leaf.next(~on) == leaf
+        found.append((int(leaf.number), int(leaf.size)))
+        leaf = leaf.next(on)
+    assert found == [(number, size) for size in (1, 2, 4, 8, 16) for number in range(size)]
 
 
 def test_the_bits_of_a_number_are_counted():
-    assert [int(ones(torch.tensor(n), 6)) for n in range(64)] == [bin(n).count("1") for n in range(64)]
+    numbers = torch.cat([torch.arange(1, 3000), 2 ** torch.arange(1, 31), 2 ** torch.arange(1, 31) - 1])
+    assert ones(numbers).tolist() == [bin(n).count("1") for n in numbers.tolist()]
+    assert highest_bit(numbers).tolist() == [n.bit_length() - 1 for n in numbers.tolist()]
 
 
 def test_what_is_left_of_a_uniform_number_is_uniform_and_knows_nothing_of_the_outcome():

@@ -61,7 +61,7 @@ def drawn(wanted: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     every = torch.arange(MOST_HALVINGS + 1, dtype=wanted.dtype, device=wanted.device)
     below = (-TIGHTNESS * (every - wanted) ** 2).exp().cumsum(0)
     halvings = (uniform * below[-1] > below[:-1]).sum().to(wanted.dtype)
-    return halvings, log_chance(halvings, wanted)
+    return halvings, -TIGHTNESS * (halvings - wanted) ** 2 - below[-1].log()
 
 
 def log_chance(halvings: Tensor, wanted: Tensor) -> Tensor:

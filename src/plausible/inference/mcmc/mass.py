@@ -22,6 +22,10 @@ class Identity:
         """Nothing to remember but a place to stand."""
         return {"count": torch.zeros((), dtype=vector.dtype, device=vector.device)}
 
+    def in_use(self, mass: dict[str, Tensor]) -> dict[str, Tensor]:
+        """What `outward` and `inward` read; the rest remembers draws, and no leapfrog needs it."""
+        return {}
+
     def outward(self, mass: dict[str, Tensor], vector: Tensor) -> Tensor:
         """L s: from the sampler's coordinates to those of the unknowns."""
         return vector
@@ -57,6 +61,10 @@ class Diagonal(Identity):
             "mean": zero,
             "squares": zero.clone(),
         }
+
+    def in_use(self, mass: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The deviations."""
+        return {"deviation": mass["deviation"]}
 
     def outward(self, mass: dict[str, Tensor], vector: Tensor) -> Tensor:
         """Deviation times vector."""
@@ -110,6 +118,10 @@ class Full(Diagonal):
             "mean": torch.zeros_like(vector),
             "squares": torch.zeros_like(eye),
         }
+
+    def in_use(self, mass: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The root."""
+        return {"root": mass["root"]}
 
     def outward(self, mass: dict[str, Tensor], vector: Tensor) -> Tensor:
         """L s with L Lᵀ the covariance."""

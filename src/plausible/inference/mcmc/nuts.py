@@ -17,9 +17,16 @@ from .adaptation import TREES, Search
 from .leapfrog import DIVERGENT, Phase, energy_change, leapfrog
 from .local_steps import drawn, log_chance, log_pull, nothing_seen, seen, usual_pull, wanted_halvings
 from .sampler import MASSES, Sampler
-from .tree import Slots, toss, turns
+from .tree import Leaf, Rows, toss
 
 DEEPEST = 20  # a million leapfrogs
+# The numbers that move and those that stay are a tensor each: in a leapfrog of a small network, memory for thirty tensors
+# of one number takes as long as the bookkeeping itself.
+MOVING = ("status", "uniform", "weight", "subtree_weight", "acceptance", *Leaf._fields)
+FIXED = ("energy", "directions", "step_size")
+LOCAL = ("longest_step", "pull", "usual_pull", "halvings", "chance")  # where the step size was found by itself
+GROWING, DIVERGED = 1, -1  # a status; one that has turned back has none
+POINT, MOMENTUM, SLOPE = 0, 1, 2  # in the vector of a phase, before its log joint and its energy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,38 +122,37 @@ class NUTS(Sampler, Trajectory):
             return {**adapted, "usual_pull": usual_pull(state["pulls"], state["slope"])}
         return adapted if adapted is state else {**adapted, "pulls": nothing_seen(state["log_joint"])}
 
-    def _steps(self, state: dict[str, Any], step: Tensor, uniform: Tensor) -> dict[str, Tensor]:
+    def _steps(self, state: dict[str, Any], step: Tensor, uniform: Tensor) -> tuple[Tensor, ...]:
         """The step size of a tree, and where it was found by itself also how it follows from the tree's first point."""
         step_size = self.step_size_now(state, step)
         if self.step_size is not None:
-            return {"step_size": step_size}
+            return (step_size,)
         pull, usual = log_pull(state["slope"], step_size), state["usual_pull"]
         halvings, chance = drawn(wanted_halvings(pull, usual), uniform)
-        return {
-            "step_size": step_size * 0.5**halvings,
-            "longest_step": step_size,
-            "pull": pull,
-            "usual_pull": usual,
-            "halvings": halvings,
-            "chance": chance,
-        }
+        return step_size * 0.5**halvings, step_size, pull, usual, halvings, chance
 
-    def _leaf_weight(self, walk: dict[str, Any], slope: Tensor, weight: Tensor) -> Tensor:
+    @property
+    def _fixed_names(self) -> tuple[str, ...]:
+        return FIXED if self.step_size is not None else (*FIXED, *LOCAL)
+
+    def _leaf_weight(self, fixed: dict[str, Tensor], slope: Tensor, weight: Tensor) -> Tensor:
         """A leaf's density relative to the first one's, the chance of this step size included."""
         if self.step_size is not None:
             return weight
-        wanted = wanted_halvings(log_pull(slope, walk["longest_step"]), walk["usual_pull"])
-        whole = weight + log_chance(walk["halvings"], wanted) - walk["chance"]
+        wanted = wanted_halvings(log_pull(slope, fixed["longest_step"]), fixed["usual_pull"])
+        whole = weight + log_chance(fixed["halvings"], wanted) - fixed["chance"]
         return whole.masked_fill(whole.isnan(), -math.inf)  # without a slope there is no energy either
 
-    def _learned(self, state: dict[str, Any], walk: dict[str, Any], acceptance: Tensor, step: Tensor) -> dict[str, Any]:
+    def _learned(
+        self, state: dict[str, Any], point: Tensor, fixed: dict[str, Tensor], acceptance: Tensor, step: Tensor
+    ) -> dict[str, Any]:
         """What every sampler learns from a transition, and which pulls it accepts."""
-        learned = self.learned(state, walk["draw"]["point"], acceptance, step)
+        learned = self.learned(state, point, acceptance, step)
         if self.step_size is not None:
             return learned
         active = (step < self.warm_up) & self.settled(step)
-        pulls = seen(state["pulls"], walk["pull"], acceptance, active)
-        return {**learned, "pulls": pulls, "usual_pull": walk["usual_pull"]}
+        pulls = seen(state["pulls"], fixed["pull"], acceptance, active)
+        return {**learned, "pulls": pulls, "usual_pull": state["usual_pull"]}
 
     # --- a tree ---
 
@@ -157,131 +163,130 @@ class NUTS(Sampler, Trajectory):
 
     def unfinished(self, walk: dict[str, Any]) -> Tensor:
         """Whether the tree still grows."""
-        return walk["growing"]
+        return walk["moving"][..., MOVING.index("status")] == GROWING
+
+    def seen(self, walk: dict[str, Any]) -> dict[str, Any]:
+        """The leaf that grew last."""
+        parts = walk["leaf"].split(_sizes(walk["leaf"]), -1)
+        return {"point": parts[POINT], "slope": parts[SLOPE], "log_joint": parts[-2].squeeze(-1)}
 
     def begin(self, model: Any, state: dict[str, Any], batch: Any, rng: Keys) -> dict[str, Any]:
         """A tree of one leaf. Which way it doubles is drawn now, all at once."""
         point = to_vector(state["params"])
         here = Phase(point, rng.normal_like(point), state["slope"], state["log_joint"])
         chance = rng.uniform(2, torch.float64)
-        scaled = (chance * 2**self.max_depth)[0]
-        directions = scaled.to(torch.int64)  # a bit for each doubling
-        edge = {"point": here.point, "momentum": here.momentum, "slope": here.slope}
-        zero, energy = torch.zeros_like(here.log_joint), here.energy
-        draw = {"point": here.point, "slope": here.slope, "log_joint": here.log_joint, "energy": energy}
+        scaled, uniform = (chance * 2**self.max_depth)[0], chance[1]
+        directions = scaled.floor()  # a bit for each doubling
+        steps = self._steps(state, rng.step, scaled - directions)  # what is left of a uniform number is one
+        leaf, zero, growing = _flat(here), torch.zeros_like(uniform), torch.full_like(uniform, GROWING)
         return {
-            **edge,  # the leaf that grows next
-            "log_joint": here.log_joint,
-            "left": edge,
-            "right": edge,
-            "draw": draw,
-            "weight": zero,  # of all leaves, as a log, relative to the first
-            "total": here.momentum,  # the sum of the tree's momenta
-            "subtree": {"draw": draw, "weight": zero, "total": torch.zeros_like(here.momentum)},
-            "slots": Slots.empty(here.momentum, self.max_depth).tree(),
-            "depth": torch.zeros_like(directions),
-            "leaf": torch.zeros_like(directions),  # of the subtree
-            "directions": directions,
-            "uniform": chance[1],
-            "growing": zero == 0,
-            "acceptance": zero,  # summed over leaves
-            "leapfrogs": zero,
-            "divergent": zero,
-            "energy": energy,
-            "mass": state["mass"],
-            **self._steps(state, rng.step, scaled - directions),  # what is left of a uniform number is one
+            "leaf": leaf,  # the last that grew: one end of the tree, where no subtree is under way
+            "far": leaf,  # the other end
+            "draw": leaf,
+            "subtree_draw": leaf,
+            "total": here.momentum,  # summed over the last subtree
+            "rows": Rows.empty(here.momentum, self.max_depth).tree(),
+            "moving": torch.stack([growing, uniform, zero, zero, zero, *Leaf.zeroth(zero)]),
+            "fixed": torch.stack([leaf[-1], directions, *steps]),  # the directions make them all doubles
+            "mass": self.mass_rule.in_use(state["mass"]),
         }
 
     def move(self, model: Any, walk: dict[str, Any], batch: Any) -> dict[str, Any]:
         """Grow one leaf; then close the subtrees that end with it, and the tree if it must end."""
-        growing, leaf, depth = walk["growing"], walk["leaf"], walk["depth"]
-        first = leaf == 0
-        forwards = (walk["directions"] >> depth) & 1 == 1
-        edge = _chosen(forwards, walk["right"], walk["left"])
-        at = _chosen(first, edge, walk)
-        epsilon = torch.where(forwards, walk["step_size"], -walk["step_size"]) * growing
-        new = leapfrog(model, self.mass_rule, walk["mass"], (at["point"], at["momentum"], at["slope"]), epsilon, batch)
-        weight = energy_change(new.energy, walk["energy"])
+        now, fixed = _named(MOVING, walk["moving"]), _named(self._fixed_names, walk["fixed"])
+        growing, leaf = now["status"] == GROWING, _leaf(now)
+        directions, size = fixed["directions"].to(torch.int64), leaf.size.to(torch.int64)
+        forwards = directions & size != 0
+        about = leaf.first & (forwards ^ (directions & (size >> 1) != 0))  # now it grows at the other end
+        at, far = torch.where(about, walk["far"], walk["leaf"]), torch.where(about, walk["leaf"], walk["far"])
+        epsilon = (torch.where(forwards, fixed["step_size"], -fixed["step_size"]) * growing).to(at.dtype)
+        parts, other = at.split(_sizes(at)), far.split(_sizes(far))
+        new = leapfrog(model, self.mass_rule, walk["mass"], parts[:3], epsilon, batch)
+        here, momentum = _flat(new), new.momentum
+        weight = energy_change(new.energy, fixed["energy"])
         divergent = weight < -DIVERGENT
 
-        leaf_weight = self._leaf_weight(walk, new.slope, weight)
-        subtree, uniform = _with_leaf(walk["subtree"], new, leaf_weight, first, walk["uniform"])
-        slots = Slots(**walk["slots"]).with_leaf(leaf, new.momentum, subtree["total"], at["momentum"])
-        failed = divergent | slots.turning(leaf, new.momentum, subtree["total"])
+        total = walk["total"].masked_fill(leaf.first, 0.0) + momentum
+        rows = Rows(**walk["rows"]).with_tree(leaf.first, other[MOMENTUM], walk["total"])
+        rows = rows.with_leaf(leaf, momentum, total, parts[MOMENTUM])
+        part, whole = rows.turning(leaf, momentum, total)
+        failed = divergent | part
+        ended = failed | (leaf.last & (whole | (leaf.size == 2 ** (self.max_depth - 1))))
+        joined = growing & leaf.last & ~failed
 
-        full = leaf + 1 == torch.ones_like(depth) << depth
-        joined = growing & full & ~failed
-        taken, rest = toss(uniform, (subtree["weight"] - walk["weight"]).clamp(max=0.0).exp())
-        far = torch.where(forwards, walk["left"]["momentum"], walk["right"]["momentum"])
-        turned = _turned(far, walk["total"], edge["momentum"], slots.momenta[0], subtree["total"], new.momentum)
-        here = {"point": new.point, "momentum": new.momentum, "slope": new.slope}
-        ended = failed | (full & (turned | (depth + 1 == self.max_depth)))
+        before = now["subtree_weight"].masked_fill(leaf.first, -math.inf)
+        subtree_weight, share = _with_leaf(before, self._leaf_weight(fixed, new.slope, weight))
+        taken, uniform = toss(now["uniform"], share)
+        subtree_draw = torch.where(taken, here, walk["subtree_draw"])
+        taken_over, rest = toss(uniform, (subtree_weight - now["weight"]).clamp(max=0.0).exp())
+        moving = {
+            "status": now["status"] * ~(growing & ended) + (growing & divergent) * DIVERGED,
+            "uniform": torch.where(joined, rest, uniform),
+            "weight": torch.where(joined, torch.logaddexp(now["weight"], subtree_weight), now["weight"]),
+            "subtree_weight": subtree_weight,
+            "acceptance": now["acceptance"] + growing * weight.clamp(max=0.0).exp(),
+            **leaf.next(growing)._asdict(),
+        }
         return {
             **walk,
-            **here,
-            "log_joint": new.log_joint,
-            "left": _chosen(joined & ~forwards, here, walk["left"]),
-            "right": _chosen(joined & forwards, here, walk["right"]),
-            "draw": _chosen(joined & taken, subtree["draw"], walk["draw"]),
-            "weight": torch.where(joined, torch.logaddexp(walk["weight"], subtree["weight"]), walk["weight"]),
-            "total": torch.where(joined, walk["total"] + subtree["total"], walk["total"]),
-            "subtree": subtree,
-            "slots": slots.tree(),
-            "depth": depth + (growing & full),
-            "leaf": (leaf + 1) * ~full,
-            "uniform": torch.where(joined, rest, uniform),
-            "growing": growing & ~ended,
-            "acceptance": walk["acceptance"] + growing * weight.clamp(max=0.0).exp(),
-            "leapfrogs": walk["leapfrogs"] + growing,
-            "divergent": walk["divergent"] + (growing & divergent),
+            "leaf": here,
+            "far": far,
+            "draw": torch.where(joined & taken_over, subtree_draw, walk["draw"]),
+            "subtree_draw": subtree_draw,
+            "total": total,
+            "rows": rows.tree(),
+            "moving": torch.stack([moving[k] for k in MOVING]),
         }
 
     def end(
         self, model: Any, state: dict[str, Any], walk: dict[str, Any], rng: Keys
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Go to the draw, and learn from the tree while warming up."""
-        draw, acceptance = walk["draw"], walk["acceptance"] / walk["leapfrogs"]
+        point, _, slope, *ends = walk["draw"].split(_sizes(walk["draw"]))
+        log_joint, energy = (number.squeeze() for number in ends)
+        now = _named(MOVING, walk["moving"].to(slope.dtype))
+        fixed = _named(self._fixed_names, walk["fixed"].to(slope.dtype))
+        leapfrogs = _leaf(now).leapfrogs
+        acceptance, divergent = now["acceptance"] / leapfrogs, (now["status"] == DIVERGED).to(slope.dtype)
         noted = {
-            "log_joint": draw["log_joint"],
+            "log_joint": log_joint,
             "acceptance": acceptance,
-            "divergent": self.since_kept("divergent", walk["divergent"], state, rng.step),
-            **self.energy_noted(-draw["energy"], state, rng.step),
-            "depth": (walk["leapfrogs"] + 1).log2().ceil(),
-            "leapfrogs": walk["leapfrogs"],
+            "divergent": self.since_kept("divergent", divergent, state, rng.step),
+            **self.energy_noted(-energy, state, rng.step),
+            "depth": (leapfrogs + 1).log2().ceil(),
+            "leapfrogs": leapfrogs,
         }
         state = {
-            "params": from_vector(draw["point"], model.start),
-            "log_joint": draw["log_joint"].clone(),
-            "slope": draw["slope"],
+            "params": from_vector(point, model.start),
+            "log_joint": log_joint.clone(),
+            "slope": slope,
             "noted": noted,
-            **self._learned(state, walk, acceptance, rng.step),
+            **self._learned(state, point, fixed, acceptance, rng.step),
         }
-        shown = {
-            "log_joint": draw["log_joint"],
-            "acceptance": acceptance,
-            "step_size": walk["step_size"],
-            "leapfrogs": walk["leapfrogs"],
-        }
-        return state, shown
+        shown = {"log_joint": log_joint, "acceptance": acceptance, "leapfrogs": leapfrogs}
+        return state, {**shown, "step_size": fixed["step_size"]}
 
 
-def _chosen(condition: Tensor, yes: dict[str, Tensor], no: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {k: torch.where(condition, v, no[k]) for k, v in yes.items()}
+def _flat(phase: Phase) -> Tensor:
+    """A phase and its energy as one vector."""
+    return torch.cat([*phase[:3], phase.log_joint.unsqueeze(0), phase.energy.unsqueeze(0)])
 
 
-def _with_leaf(
-    subtree: dict[str, Any], new: Phase, weight: Tensor, first: Tensor, uniform: Tensor
-) -> tuple[dict[str, Any], Tensor]:
-    """The subtree with one more leaf, which becomes its draw by its share of the weight."""
-    before = subtree["weight"].masked_fill(first, -float("inf"))
+def _sizes(phases: Tensor) -> list[int]:
+    """Of the parts of a phase's vector."""
+    unknowns = phases.shape[-1] // 3
+    return [unknowns, unknowns, unknowns, 1, 1]
+
+
+def _named(names: tuple[str, ...], numbers: Tensor) -> dict[str, Tensor]:
+    return dict(zip(names, numbers.unbind(), strict=True))
+
+
+def _leaf(numbers: dict[str, Tensor]) -> Leaf:
+    return Leaf(*(numbers[name] for name in Leaf._fields))
+
+
+def _with_leaf(before: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The log weight of a subtree with one more leaf, and the share of that leaf."""
     both = torch.logaddexp(before, weight)
-    share = (weight - both).exp().nan_to_num(0.0)  # 0 / 0 where no leaf of it weighs anything yet
-    taken, uniform = toss(uniform, share)
-    leaf = {"point": new.point, "slope": new.slope, "log_joint": new.log_joint, "energy": new.energy}
-    total = subtree["total"].masked_fill(first, 0.0) + new.momentum
-    return {"draw": _chosen(taken, leaf, subtree["draw"]), "weight": both, "total": total}, uniform
-
-
-def _turned(far: Tensor, old: Tensor, near: Tensor, start: Tensor, added: Tensor, end: Tensor) -> Tensor:
-    """Whether a tree and the subtree that was added beyond `near` turn back, together or across their seam."""
-    return turns(far, end, old + added) | turns(far, start, old + start) | turns(near, end, added + near)
+    return both, (weight - both).exp().nan_to_num(0.0)  # 0 / 0 where no leaf of it weighs anything yet

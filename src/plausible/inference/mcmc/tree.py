@@ -1,19 +1,29 @@
 """The balanced tree of a no-U-turn trajectory, grown leaf by leaf without recursion (Phan et al., 2019; Lao & Dillon).
 
 A subtree of 2ᵈ leaves is walked in order. Leaf n closes one smaller subtree for every trailing one of n in binary, and
-each of those begins at an even leaf. There is one slot for each number of ones in n >> 1, and a slot holds the last even
-leaf with that many: it is overwritten only when all subtrees that begin there are closed.
+each of those begins at an even leaf. There is one row for each number of ones in n >> 1, and a row holds the last even
+leaf with that many: it is overwritten only when all subtrees that begin there are closed. Above these rows lies one for
+the tree that the subtree is added to, as if it were a subtree that began at its far end and is closed by the last leaf.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 
-def ones(number: Tensor, bits: int) -> Tensor:
-    """How many bits of an integer are set, of the lowest `bits`."""
-    return ((number.unsqueeze(-1) >> torch.arange(bits, device=number.device)) & 1).sum(-1)
+def ones(number: Tensor) -> Tensor:
+    """How many bits of an integer below 2³² are set: of pairs, of nibbles, of bytes, of all."""
+    pairs = number - ((number >> 1) & 0x55555555)
+    nibbles = (pairs & 0x33333333) + ((pairs >> 2) & 0x33333333)
+    return ((((nibbles + (nibbles >> 4)) & 0x0F0F0F0F) * 0x01010101) >> 24) & 0xFF
+
+
+def highest_bit(number: Tensor) -> Tensor:
+    """Which bit of a positive integer below 2³² is the highest that is set."""
+    return number.to(torch.float64).log2().floor().to(torch.int64)  # exact: the next power of two is far enough
 
 
 def toss(uniform: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
@@ -29,50 +39,103 @@ def toss(uniform: Tensor, probability: Tensor) -> tuple[Tensor, Tensor]:
     return hit, rest.clamp(0.0, 1.0 - 2.0**-53)
 
 
-def turns(first: Tensor, last: Tensor, total: Tensor) -> Tensor:
-    """Whether the ends of a stretch move against its summed momentum (Betancourt, 2017)."""
-    return ((first * total).sum(-1) <= 0) | ((last * total).sum(-1) <= 0)
+class Leaf(NamedTuple):
+    """The next leaf of a subtree of `size` leaves and the rows that it has to do with, as doubles: exact for whole numbers.
+
+    An even leaf begins in `row`; of an odd one that is minus the row of the leaf before it. It closes what begins in the
+    rows from `lowest` on: an odd leaf up to that of the leaf before it, an even one (the only leaf of its subtree) the tree.
+    """
+
+    number: Tensor
+    size: Tensor
+    row: Tensor
+    lowest: Tensor
+
+    @classmethod
+    def zeroth(cls, zero: Tensor) -> Leaf:
+        """The only leaf of the first subtree."""
+        one = torch.ones_like(zero)
+        return cls(zero, one, one, zero)
+
+    @classmethod
+    def of(cls, number: Tensor, size: Tensor) -> Leaf:
+        """A leaf by its number, from 0 to size − 1."""
+        whole = number.to(torch.int64)
+        begins = ones(whole >> 1) + 1
+        lowest = begins + 1 - highest_bit(whole ^ (whole + 1))  # one row less for every trailing one
+        lowest = lowest * (number + 1 < size)  # the last leaf closes the tree
+        return cls(number, size, (begins * (1 - 2 * (whole & 1))).to(number.dtype), lowest.to(number.dtype))
+
+    def next(self, growing: Tensor) -> Leaf:
+        """The one after it, where the tree is growing; after the last, the first of a subtree twice as large."""
+        last = growing & self.last
+        return Leaf.of((self.number + growing) * ~last, self.size * (1 + last.to(self.size.dtype)))
+
+    @property
+    def first(self) -> Tensor:
+        """Whether its subtree begins with it."""
+        return self.number == 0
+
+    @property
+    def last(self) -> Tensor:
+        """Whether its subtree ends with it."""
+        return self.number + 1 == self.size
+
+    @property
+    def leapfrogs(self) -> Tensor:
+        """How many leaves have grown before it, in all subtrees."""
+        return self.size + self.number - 1
 
 
-class Slots:
-    """The open subtrees' first leaves: their momenta, the sums of momenta before them, and the momenta just before."""
+class Rows:
+    """The tree and the open parts of its subtree: first momenta, sums of momenta before them, and momenta just before."""
 
     def __init__(self, momenta: Tensor, sums: Tensor, previous: Tensor):
         self.momenta, self.sums, self.previous = momenta, sums, previous
 
     @classmethod
-    def empty(cls, momentum: Tensor, max_depth: int) -> Slots:
-        """Room for the deepest subtree."""
-        room = momentum.new_zeros(max(1, max_depth - 1), *momentum.shape)
-        return cls(room, room.clone(), room.clone())
+    def empty(cls, momentum: Tensor, max_depth: int) -> Rows:
+        """Room for the tree and for the deepest subtree."""
+        room = momentum.new_zeros(max(2, max_depth), *momentum.shape)
+        return cls(room, room, room)
 
     def tree(self) -> dict[str, Tensor]:
         """As a dictionary."""
         return {"momenta": self.momenta, "sums": self.sums, "previous": self.previous}
 
-    def with_leaf(self, leaf: Tensor, momentum: Tensor, total: Tensor, before: Tensor) -> Slots:
-        """Put an even leaf into its slot; `total` is the sum that includes it, `before` the momentum one leaf earlier."""
-        count = self.momenta.shape[0]
-        slot = torch.arange(count, device=leaf.device) == ones(leaf >> 1, count)
-        here = (slot & (leaf & 1 == 0)).unsqueeze(-1)
-        return Slots(
+    def with_tree(self, first: Tensor, far: Tensor, added: Tensor) -> Rows:
+        """Where a subtree begins, the tree with what the last one added, seen from the end `far` from the new one."""
+        here = ((torch.arange(len(self.momenta), device=first.device) == 0) & first).unsqueeze(-1)
+        return Rows(
+            torch.where(here, far, self.momenta), torch.where(here, self.sums - added, self.sums), self.previous
+        )
+
+    def with_leaf(self, leaf: Leaf, momentum: Tensor, total: Tensor, before: Tensor) -> Rows:
+        """Put an even leaf into its row; `total` is the sum that includes it, `before` the momentum one leaf earlier."""
+        here = (torch.arange(len(self.momenta), device=total.device) == leaf.row).unsqueeze(-1)
+        return Rows(
             torch.where(here, momentum, self.momenta),
             torch.where(here, total - momentum, self.sums),
             torch.where(here, before, self.previous),
         )
 
-    def turning(self, leaf: Tensor, momentum: Tensor, total: Tensor) -> Tensor:
-        """Whether one of the subtrees that an odd leaf closes turns back, as a whole or where its halves meet."""
-        count = self.momenta.shape[0]
-        highest = ones(leaf >> 1, count)
-        lowest = highest - ones(leaf ^ (leaf + 1), count + 2) + 2
-        slot = torch.arange(count, device=leaf.device)
-        closed = (slot >= lowest) & (slot <= highest) & (leaf & 1 == 1)
-        whole = turns(self.momenta, momentum, total - self.sums)
-        if count == 1:
-            return (closed & whole).any(-1)
-        # The second half of the subtree that begins in one slot begins in the next.
-        start, middle = self.momenta[:-1], self.momenta[1:]
-        left, right = self.sums[1:] - self.sums[:-1], total - self.sums[1:]
-        seam = turns(start, middle, left + middle) | turns(self.previous[1:], momentum, right + self.previous[1:])
-        return (closed & whole).any(-1) | (closed[:-1] & (slot[:-1] < highest) & seam).any(-1)
+    def turning(self, leaf: Leaf, momentum: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+        """Whether what a leaf closes turns back, as a whole or where its halves meet: a part of the subtree; the tree.
+
+        A stretch turns back where an end moves against its summed momentum (Betancourt, 2017); a full subtree closes the tree.
+        """
+        row = torch.arange(len(self.momenta), device=total.device)
+        stretch = total - self.sums
+        # The second half of what begins in one row begins in the next; a single leaf has no halves.
+        middle, last, sums = (rows.roll(-1, 0) for rows in (self.momenta, self.previous, self.sums))
+        left, right = sums - self.sums + middle, total - sums + last
+        whole = _against(self.momenta, stretch) | _against(momentum, stretch)
+        seam = _against(self.momenta, left) | _against(middle, left) | _against(last, right) | _against(momentum, right)
+        begins = leaf.row.abs()  # where the last even leaf does
+        closed = (row >= leaf.lowest) & (row < begins + (leaf.row < 0))
+        back = closed & (whole | ((row < begins) & seam))
+        return back[1:].any(-1), back[0]
+
+
+def _against(momentum: Tensor, stretch: Tensor) -> Tensor:
+    return (momentum * stretch).sum(-1) <= 0
