@@ -8,6 +8,7 @@ steps' numbers made at once: what is remembered is what would be computed, and n
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -27,7 +28,7 @@ MASK = 0xFFFFFFFF
 
 BLOCK = 32_768  # counters whose words stay in the cache through all rounds
 FEW_THREADS = 2  # with more of them torch's kernels, which share long tensors out, overtake NumPy's
-HIGHEST = np.float32(1 - np.finfo(np.float32).eps / 2)  # below 1
+WIDE = 1 << 31  # the bit of the high counter word that keeps float64 apart from float32 within one call
 
 SHORT = 4096  # numbers, up to which a draw costs what its operations cost, whatever their length
 AHEAD = 16  # steps whose short draws are made at once
@@ -89,7 +90,7 @@ class Drawn:
     """Numbers of one law, by key and call.
 
     Args:
-        law: (key, call, n, steps) → float32 (steps, n).
+        law: (key, call, n, steps) → numbers (steps, n).
     """
 
     def __init__(self, law: Callable[[tuple[int, int], int, int, int], Array]):
@@ -115,28 +116,36 @@ class Drawn:
 _NO_ROWS = np.empty((0, 0), np.float32)
 
 
-def _normals(key: tuple[int, int], call: int, n: int, steps: int) -> Array:
+def _normals(dtype: type, key: tuple[int, int], call: int, n: int, steps: int) -> Array:
     """Box and Muller's pairs: the first half of a row's numbers are the cosines, the second half the sines."""
-    first, second = _signed_pairs(key, call, (n + 1) // 2, steps)
+    first, second = _signed_pairs(dtype, key, call, (n + 1) // 2, steps)
     radius = torch.from_numpy(_unsigned(first)).log_().mul_(-2).sqrt_().numpy()
     second *= 2 * math.pi
     angle = torch.from_numpy(second)
-    pairs = np.empty((steps, 2, second.shape[1]), np.float32)
+    pairs = np.empty((steps, 2, second.shape[1]), dtype)
     np.multiply(angle.cos().numpy(), radius, pairs[:, 0])
     np.multiply(angle.sin().numpy(), radius, pairs[:, 1])
     return pairs.reshape(steps, -1)[:, :n]
 
 
-def _uniforms(key: tuple[int, int], call: int, n: int, steps: int) -> Array:
+def _uniforms(dtype: type, key: tuple[int, int], call: int, n: int, steps: int) -> Array:
     """Strictly between 0 and 1."""
-    pairs = _unsigned(_signed_pairs(key, call, (n + 1) // 2, steps))
+    pairs = _unsigned(_signed_pairs(dtype, key, call, (n + 1) // 2, steps))
     return pairs.swapaxes(0, 1).reshape(steps, -1)[:, :n]
 
 
-def _signed_pairs(key: tuple[int, int], call: int, pairs: int, steps: int) -> Array:
+def _signed_pairs(dtype: type, key: tuple[int, int], call: int, pairs: int, steps: int) -> Array:
     """Independent numbers (2, steps, pairs), uniform in [-1/2, 1/2] and never 0."""
-    counters = np.arange(pairs, dtype=np.uint32)
-    numbers = encrypt(key, counters, call, steps).view(np.int32).astype(np.float32)
+    if dtype is np.float32:
+        return _signed(encrypt(key, np.arange(pairs, dtype=np.uint32), call, steps), dtype)
+    high, low = encrypt(key, np.arange(2 * pairs, dtype=np.uint32), call | WIDE, steps)
+    numbers = high.view(np.int32) + _unsigned(_signed(low, dtype))
+    numbers *= 2.0**-32
+    return np.ascontiguousarray(numbers.reshape(steps, 2, pairs).swapaxes(0, 1))
+
+
+def _signed(words: Array, dtype: type) -> Array:
+    numbers: Array = words.view(np.int32).astype(dtype)
     numbers += 0.5
     numbers *= 2.0**-32
     return numbers
@@ -145,7 +154,12 @@ def _signed_pairs(key: tuple[int, int], call: int, pairs: int, steps: int) -> Ar
 def _unsigned(fraction: Array) -> Array:
     """Uniform in (0, 1); see `rng._unsigned`."""
     number = fraction + (fraction < 0)
-    return np.minimum(number, HIGHEST, out=number)
+    return np.minimum(number, 1 - np.finfo(number.dtype).eps / 2, out=number)
 
 
-normals, uniforms = Drawn(_normals), Drawn(_uniforms)
+def _drawn(law: Callable[..., Array]) -> dict[torch.dtype, Drawn]:
+    types = {torch.float32: np.float32, torch.float64: np.float64}
+    return {precision: Drawn(functools.partial(law, dtype)) for precision, dtype in types.items()}
+
+
+normals, uniforms = _drawn(_normals), _drawn(_uniforms)

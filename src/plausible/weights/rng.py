@@ -8,7 +8,7 @@ graph cannot record.
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, overload
 
@@ -24,8 +24,7 @@ Device = torch.device | str | int | None
 Shape = int | Sequence[int]
 Words = tuple[Tensor, Tensor]
 
-_MASK = host_draws.MASK
-_WIDE = 1 << 31  # the bit of the high counter word that keeps float64 apart from float32 within one call
+_MASK, WIDE = host_draws.MASK, host_draws.WIDE
 
 
 def run_key(seed: int, mode: int | Tensor = 0, *, device: Device = None) -> Tensor:
@@ -131,7 +130,7 @@ class Keys:
 
     def _spend(self) -> int:
         call = self._call
-        if call >= _WIDE:
+        if call >= WIDE:
             raise ValueError(f"a step has at most 2**31 calls, got call {call}")
         self._call = call + 1
         return call
@@ -161,9 +160,10 @@ class Keys:
         return {name: drawn[name] for name in wanted}
 
     def _numbers(self, law: "_Law", call: int, n: int, precision: torch.dtype) -> Tensor:
-        if precision == torch.float32 and host_draws.is_at_hand(self._key, self.step, counters=n // 2):
+        words = n // 2 if precision == torch.float32 else n
+        if host_draws.is_at_hand(self._key, self.step, counters=words):
             low, high = self._key.tolist()
-            return law.at_hand((low + int(self.step) & _MASK, high & _MASK), call, n)
+            return law.at_hand[precision]((low + int(self.step) & _MASK, high & _MASK), call, n)
         if precision == torch.float32 and device_draws.is_on_device(self._key, self.step):
             return device_draws.draw(self._key, self.step, call, n, normal=law is NORMAL)
         return law.anywhere(self._words, call, n, precision)
@@ -180,10 +180,10 @@ def _sizes(shape: Shape) -> tuple[int, ...]:
 
 
 class _Law(NamedTuple):
-    """How n numbers are made of a key and a call; in double precision only `anywhere`."""
+    """How n numbers are made of a key and a call."""
 
     anywhere: Callable[[Words, int, int, torch.dtype], Tensor]
-    at_hand: Callable[[tuple[int, int], int, int], Tensor]
+    at_hand: Mapping[torch.dtype, Callable[[tuple[int, int], int, int], Tensor]]
 
 
 def _cast(law: _Law, numbers: Tensor, want: _Wanted) -> Tensor:
@@ -215,7 +215,7 @@ def _signed_pairs(key: Words, call: int, pairs: int, dtype: torch.dtype) -> tupl
     if dtype == torch.float32:
         first, second = threefry(key, counters(pairs, device), call)
         return _signed(first, dtype), _signed(second, dtype)
-    high, low = threefry(key, counters(2 * pairs, device), call | _WIDE)
+    high, low = threefry(key, counters(2 * pairs, device), call | WIDE)
     fraction = high.to(dtype).add_(_unsigned(_signed(low, dtype))).mul_(2.0**-32)
     return fraction[:pairs], fraction[pairs:]
 

@@ -105,8 +105,7 @@ class TakesTheLastLeaf(pl.NUTS):
     """A tree's end in place of a draw from it."""
 
     def end(self, model, state, walk, rng):
-        last = {k: walk["right"][k] for k in ("point", "slope")}
-        return super().end(model, state, {**walk, "draw": {**walk["draw"], **last}}, rng)
+        return super().end(model, state, {**walk, "draw": walk["leaf"]}, rng)
 
 
 @pytest.mark.parametrize(

@@ -32,15 +32,52 @@ def test_ivon_learns_a_regression_whose_noise_shrinks(seed):
     assert float(found.predict(x[200:], num_samples=64).log_prob(y[200:]).mean()) > float(of_a_constant) + 0.2
 
 
+def test_ivon_goes_on_from_where_another_method_has_found_the_noise():
+    x, y = regression(0)
+    train, settings = (x[:200], y[:200]), {"batch_size": 50, "compile": False, "progress": False}
+    start = pl.fit(model(), train, pl.MAP(learning_rate=1e-2), epochs=100, **settings)
+    found = pl.fit(model(), train, pl.IVON(), steps=400, init=start, **settings)
+    before, after = (float(q.predict(x[200:], num_samples=64).log_prob(y[200:]).mean()) for q in (start, found))
+    assert after > before - 0.3
+
+
+class Bare:
+    """A likelihood that says no more of itself than it must."""
+
+    def log_prob(self, outputs, y):
+        return -(outputs - y).square().sum(-1)
+
+    def distribution(self, outputs):
+        return torch.distributions.Normal(outputs, 0.5**0.5)
+
+
 @pytest.mark.parametrize(
     ("likelihood", "curvature"),
     [
-        (pl.likelihoods.Normal(scale=0.5), 12.0), (pl.likelihoods.Normal(scale="learn"), 3.0),
-        (pl.likelihoods.Poisson(), 3.0), (pl.likelihoods.Categorical(), 0.3),
+        (pl.likelihoods.Normal(scale=0.5), 12.0), (pl.likelihoods.Normal(scale=torch.tensor([0.5])), 12.0),
+        (pl.likelihoods.Normal(scale="learn"), 3.0), (pl.likelihoods.StudentT(scale=0.5), 12.0),
+        (pl.likelihoods.HeteroscedasticNormal(), 3.0), (pl.likelihoods.CensoredNormal(lower=-1.0), 3.0),
+        (pl.likelihoods.Poisson(), 3.0), (pl.likelihoods.Categorical(), 0.3), (Bare(), 0.3),
     ],
-    ids=["Normal", "unknown scale", "Poisson", "Categorical"],
+    ids=[
+        "Normal", "tensor", "unknown scale", "StudentT", "HeteroscedasticNormal", "CensoredNormal", "Poisson", "Categorical",
+        "bare",
+    ],
 )  # fmt: skip
 def test_ivon_starts_from_a_curvature_on_the_scale_of_the_likelihood(likelihood, curvature):
     bound = model(likelihood=likelihood).bound(num_data=100.0, steps_per_epoch=2)
-    assert pl.IVON().resolved(bound, 100).initial_curvature == pytest.approx(curvature)
-    assert pl.IVON(initial_curvature=0.7).resolved(bound, 100).initial_curvature == 0.7
+
+    def first(**told):
+        state = pl.IVON(**told).resolved(bound, 100).init(bound, bound.start)
+        return float(state["curvature"]["0.weight"].unique())
+
+    assert first() == pytest.approx(curvature)
+    assert first(learning_rate=0.1) == pytest.approx(0.3)  # which the published rates are for
+    assert first(initial_curvature=0.7) == pytest.approx(0.7)
+
+
+def test_without_a_rate_a_first_step_is_half_of_newtons_whatever_the_curvature():
+    bound = model().bound(num_data=100.0, steps_per_epoch=2)
+    for told in ({}, {"initial_curvature": 0.7}):
+        method = pl.IVON(**told).resolved(bound, 100)
+        assert float(method.learning_rate * method.init(bound, bound.start)["rescale"]) == pytest.approx(0.5)

@@ -47,7 +47,8 @@ class IVON(Method):
         learning_rate: α at its highest; None: such that steps are half of Newton's.
         momentum: β₁.
         curvature_decay: β₂; None: such that a run keeps e⁻⁴ of h₀, and more where it is short for its batches an epoch.
-        initial_curvature: h₀; None: 0.3, for regression 3 / scale² with the noise's scale before the first step.
+        initial_curvature: h₀; None: 0.3, but for a regression without a `learning_rate` 3 / scale², with the noise's scale at the
+            start.
         num_samples: Draws a step.
         clip_radius: Largest entry of what α (h₀ + δ/N) multiplies.
         schedule: Of the learning rate, as for `pl.MAP`.
@@ -77,23 +78,27 @@ class IVON(Method):
         # into a bias of h by about (1 − β₂) N / (2 B K), so that many batches an epoch ask for a long memory.
         bearable = BIAS * self.num_samples / model.steps_per_epoch
         forgotten = min(FASTEST, FORGETTING / max(1, num_steps), bearable)
-        initial = _usual_curvature(model) if self.initial_curvature is None else self.initial_curvature
-        rate = self.learning_rate
+        rate, initial = self.learning_rate, self.initial_curvature
+        if initial is None and (rate is not None or not _is_regression(model)):
+            initial = INITIAL
         return replace(
             self,
-            learning_rate=NATURAL / float(_first_metric(model, model.start, initial)) if rate is None else rate,
+            learning_rate=NATURAL / float(_first_metric(model, model.start, initial or INITIAL))
+            if rate is None
+            else rate,
             curvature_decay=1 - forgotten if self.curvature_decay is None else self.curvature_decay,
             initial_curvature=initial,
         )
 
     def init(self, model: Any, params: Weights) -> dict[str, Any]:
         """Mean, momentum, curvature, and what the rate is rescaled by."""
-        initial = number(self.initial_curvature)
+        initial = _stiffness(model, params) if self.initial_curvature is None else self.initial_curvature
         return {
             "params": params,
             "momentum": {k: torch.zeros_like(w) for k, w in params.items()},
             "curvature": {k: torch.zeros_like(w) + initial for k, w in params.items()},
-            "rescale": _first_metric(model, params, initial),
+            # With the learning rate half a Newton step; which that is does not depend on h₀.
+            "rescale": _first_metric(model, params, INITIAL if self.initial_curvature is None else initial),
         }
 
     def step(
@@ -153,13 +158,16 @@ class IVON(Method):
         return checked(Diagonal(model, state["params"], scale))
 
 
-def _usual_curvature(model: Any) -> float:
-    """h₀ where none is given."""
-    if not isinstance(model, BayesianModel) or model.likelihood.task == "classification":
-        return INITIAL
-    # 1 for a Poisson's logs, and where the noise's scale is an output.
-    scale = getattr(bound_likelihood(model, model.start), "scale", 1.0)
-    return STIFFNESS * float((1 / torch.as_tensor(scale).double() ** 2).mean())
+def _is_regression(model: Any) -> bool:
+    return isinstance(model, BayesianModel) and getattr(model.likelihood, "task", None) == "regression"
+
+
+def _stiffness(model: Any, params: Weights) -> Number:
+    """h₀ of a regression: its noise's precision, or 1 where that is not one known number or tensor, times a constant."""
+    scale = getattr(bound_likelihood(model, params), "scale", None)
+    if isinstance(scale, Tensor):
+        return STIFFNESS * scale.detach().pow(-2).mean()
+    return STIFFNESS / scale**2 if isinstance(scale, int | float) else STIFFNESS
 
 
 def _first_metric(model: Any, params: Weights, initial: Number) -> Tensor:
