@@ -64,5 +64,5 @@ def test_a_first_move_over_a_cliff_says_nothing_against_a_fast_way(fallen):
 def test_how_many_threads_run_a_loop_follows_from_its_examples_and_not_from_its_chains(own_data, examples, few):
     data = torch.zeros(4, examples, 2) if own_data else torch.zeros(examples, 2)
     with walk.held_to(2):
-        threads = walk._threads({"point": torch.zeros(4, 50)}, (data, None), axis=1 if own_data else 0)
+        threads = walk._threads(torch.zeros(4, 50), (data, None), axis=1 if own_data else 0)
     assert threads == (1 if few else 2)
