@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 PROGRAMS = [page for page in PAGES if has_code(page)]
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
+LONG = ("docs/tutorials/sampling", "docs/tutorials/variational")  # half a minute each
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -29,7 +31,11 @@ def named(page: Path) -> str:
     return page.relative_to(ROOT).with_suffix("").as_posix()
 
 
-@pytest.mark.parametrize("page", PROGRAMS, ids=named)
+def program(page: Path) -> Any:
+    return pytest.param(page, id=named(page), marks=[pytest.mark.slow] if named(page) in LONG else [])
+
+
+@pytest.mark.parametrize("page", [program(page) for page in PROGRAMS])
 def test_a_page_runs_as_printed_and_prints_what_it_says(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))

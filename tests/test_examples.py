@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+LONG = ("planets_constrain",)
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PICTURES = {
     "quickstart": "moons.png",
@@ -31,7 +32,9 @@ def start(example: str, folder: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("example", PICTURES)
+@pytest.mark.parametrize(
+    "example", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in PICTURES]
+)
 def test_an_example_runs_and_draws_what_it_promises(example, tmp_path):
     told = start(example, tmp_path)
     assert told.strip()
