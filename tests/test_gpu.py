@@ -35,6 +35,7 @@ def equal(a, b):
         pl.MAP(optimizer="sgd", learning_rate=0.01),
         pl.SWAG(rank=3, snapshots=5),
         pl.VOGN(num_samples=4),  # whose draws have branches of the graph each
+        pl.VOGN(num_samples=2, num_parts=4),
         pl.IVON(num_samples=4),
     ],
 )
