@@ -61,7 +61,7 @@ def drawn(wanted: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     every = torch.arange(MOST_HALVINGS + 1, dtype=wanted.dtype, device=wanted.device)
     below = (-TIGHTNESS * (every - wanted) ** 2).exp().cumsum(0)
     halvings = (uniform * below[-1] > below[:-1]).sum().to(wanted.dtype)
-    return halvings, -TIGHTNESS * (halvings - wanted) ** 2 - below[-1].log()
+    return halvings, _log_share(halvings, wanted, below[-1])
 
 
 def log_chance(halvings: Tensor, wanted: Tensor) -> Tensor:
@@ -70,4 +70,8 @@ def log_chance(halvings: Tensor, wanted: Tensor) -> Tensor:
     total = torch.zeros_like(wanted)
     for other in range(MOST_HALVINGS + 1):
         total = total + (-TIGHTNESS * (wanted - other) ** 2).exp()
+    return _log_share(halvings, wanted, total)
+
+
+def _log_share(halvings: Tensor, wanted: Tensor, total: Tensor) -> Tensor:
     return -TIGHTNESS * (halvings - wanted) ** 2 - total.log()
