@@ -14,8 +14,8 @@ NETWORKS = {
     "lenet5": "LeNet-5", "alexnet-plain": "AlexNet, no augmentation", "alexnet": "AlexNet", "resnet18": "ResNet-18"
 }  # fmt: skip
 COLOURS = {
-    "adam": "#7a7a7a", "vogn": "#c0392b", "ogn": "#e08a00", "ivon": "#1f5fa8", "kfac": "#8e6bbf", "noisy-kfac": "#2c8a4b",
-    "swag": "#17a2b8", "bbb": "#b8860b", "mc-dropout": "#444444",
+    "adam": "#7a7a7a", "vogn": "#c0392b", "vogn-parts": "#e377c2", "ogn": "#e08a00", "ivon": "#1f5fa8", "kfac": "#8e6bbf",
+    "noisy-kfac": "#2c8a4b", "swag": "#17a2b8", "bbb": "#b8860b", "mc-dropout": "#444444",
 }  # fmt: skip
 JUDGED = {"nll": "low", "ece": "low", "auroc": "high"}
 

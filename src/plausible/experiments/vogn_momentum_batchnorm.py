@@ -32,7 +32,8 @@ class AblationRow(Row):
         momentum: β₁; 0 is none.
         norms: Whether the network has its batch norms.
         batch_size: Examples a step.
-        draws: Of the weights a step.
+        draws: Of the weights a step that an example is seen under.
+        parts: Of a batch, which have draws of their own.
         looks: How often the test images are looked at.
         seeds: Trainings.
         limit: Examples of each part, None for all.
@@ -42,6 +43,7 @@ class AblationRow(Row):
     norms: bool
     batch_size: int = 256
     draws: int = 1
+    parts: int = 8
     looks: int = 5
     seeds: int = 1
     limit: int | None = None
@@ -79,7 +81,7 @@ def _scores(row: AblationRow, data: Dataset, seed: int) -> list[dict[str, float]
     model = pl.BayesianModel(network, pl.likelihoods.Categorical(), prior=prior)
     method = pl.VOGN(
         learning_rate=1e-4, momentum=row.momentum, curvature_decay=1 - 0.999, damping=1e-3, num_samples=row.draws,
-        augmentation_factor=FACTOR, schedule=FALLING,
+        num_parts=row.parts, augmentation_factor=FACTOR, schedule=FALLING,
     )  # fmt: skip
     moments = pl.fit(
         model, data.train, Snapshots(base=method, count=row.looks), epochs=row.epochs,
