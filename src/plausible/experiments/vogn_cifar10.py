@@ -246,13 +246,15 @@ def toy(row: CIFARRow) -> CIFARRow:
 def _rows() -> list[CIFARRow]:
     return [
         CIFARRow(
-            name=f"{network}-{method}", network=network, method=method, seeds=own.seeds, looks=own.looks,
+            name=f"{network}-{method}", network=network, method=method, looks=own.looks,
+            seeds=1 if method == "vogn-parts" else own.seeds,
             epochs=800 if method == "bbb" and network == "lenet5" else own.epochs,
-            draws=1 if network == "resnet18" else {"vogn": 4, "vogn-parts": 3}.get(method, 1),
+            draws={"vogn": 1 if network == "resnet18" else 4, "vogn-parts": 3}.get(method, 1),
             parts=8 if method == "vogn-parts" else 1,
         )
         for network, own in SETTINGS.items()
         for method in METHODS
+        if method != "vogn-parts" or own.make is pl.networks.AlexNet
     ]  # fmt: skip
 
 
@@ -308,16 +310,21 @@ STUDY = Study(
         "seconds": Column(heading="s/epoch", form=".2f", better="neither", meaning="seconds of training for an epoch"),
     },
     rows=_rows(),
-    published={**PUBLISHED, **{f"{network}-vogn-parts": PUBLISHED[f"{network}-vogn"] for network in SETTINGS}},
+    published={
+        **PUBLISHED,
+        "alexnet-plain-vogn-parts": PUBLISHED["alexnet-plain-vogn"],
+        "alexnet-vogn-parts": PUBLISHED["alexnet-vogn"],
+    },
     differences=(
         "VOGN draws the weights four times a step, on ResNet-18 once, where the authors do so 24 (LeNet-5, AlexNet) or 40 times "
         "(ResNet-18), spread over GPUs; other methods draw once. The rows `vogn-parts` have the authors' layout in one process: "
-        "a batch has eight parts, each with three draws of its own (ResNet-18: one), so 24 (8) a step",
+        "a batch has eight parts, each with three draws of its own, so 24 a step",
         "the published β₂ of 0.999 is read as their algorithm has it, s ← (1 − τ β₂) s + β₂ ĥ, so that s is all but the newest "
         "batch's; as the decay of an average it made AlexNet lose 13 points after 60 epochs, on 5,000 images held out of the "
         "training part",
-        "without augmentation ρ is 1; the published settings have one ρ for AlexNet, 10, with which VOGN fits the images that it "
-        "trains on (98 %) and has 65.8 % and an NLL of 1.24 on the others",
+        "AlexNet without augmentation: ρ is 1, since nothing is augmented. Neither the authors' ρ of 10 explains the published "
+        "row (with it VOGN fits 98 % of the images that it trains on and has 65.8 % and an NLL of 1.24 on the others) nor their "
+        "24 draws (`vogn-parts`): with those it fits less than with four",
         "ResNet-18 is trained in mixed precision (bf16), by every method; predictions are float32",
         "the authors' Kronecker factors for AlexNet's linear layer are a diagonal here",
         "accuracy on training images is taken without augmentation, on the first 10,000 of them",
