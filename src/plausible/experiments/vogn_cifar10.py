@@ -121,7 +121,7 @@ def method_for(row: CIFARRow) -> Method:
             **online,
             num_samples=row.draws,
             num_parts=row.parts,
-            augmentation_factor=own.factor,
+            augmentation_factor=ALEXNET.factor if row.method == "vogn-parts" else own.factor,  # as in the authors' code
             tempering_start=start,
             tempering_warmup=steps,
         )
@@ -322,9 +322,9 @@ STUDY = Study(
         "the published β₂ of 0.999 is read as their algorithm has it, s ← (1 − τ β₂) s + β₂ ĥ, so that s is all but the newest "
         "batch's; as the decay of an average it made AlexNet lose 13 points after 60 epochs, on 5,000 images held out of the "
         "training part",
-        "AlexNet without augmentation: ρ is 1, since nothing is augmented. Neither the authors' ρ of 10 explains the published "
-        "row (with it VOGN fits 98 % of the images that it trains on and has 65.8 % and an NLL of 1.24 on the others) nor their "
-        "24 draws (`vogn-parts`): with those it fits less than with four",
+        "AlexNet without augmentation: ρ is 1, since nothing is augmented, where the authors' code has 10 (so has `vogn-parts`). "
+        "With 10 and four draws VOGN fits 98 % of the images that it trains on and has 65.8 % and an NLL of 1.24 on the others; "
+        "with 1 and 24 draws it fits less than with four (64 %, and 59.0 % and 1.14)",
         "ResNet-18 is trained in mixed precision (bf16), by every method; predictions are float32",
         "the authors' Kronecker factors for AlexNet's linear layer are a diagonal here",
         "accuracy on training images is taken without augmentation, on the first 10,000 of them",
