@@ -30,6 +30,7 @@ class FashionRow(Row):
         method: "ivon" or "adamw".
         learning_rate: At its highest.
         temperature: Of the model: what the number of examples is divided by where IVON counts them.
+        normalised: Whether pixels have mean 0 and deviation 1 over the images that are trained on.
         examples: Of the training part; the rest is left aside.
         batch_size: Examples a step.
         samples: Draws of a prediction.
@@ -40,6 +41,7 @@ class FashionRow(Row):
     method: str
     learning_rate: float
     temperature: float = 1.0
+    normalised: bool = True
     examples: int = 54_000
     batch_size: int = 128
     samples: int = 64
@@ -84,14 +86,17 @@ def run(row: FashionRow, root: Path | None) -> Outcome:
 
 def _scored(row: FashionRow, data: Dataset, seed: int) -> dict[str, float]:
     count = min(row.examples, len(data.x_train))
+    middle, spread = 0.0, 1.0
+    if row.normalised:
+        middle, spread = float(data.x_train[:count].mean()), float(data.x_train[:count].std())
     prior = pl.priors.Normal(scale=(DECAY * count) ** -0.5)
     model = pl.BayesianModel(LeNet(), pl.likelihoods.Categorical(), prior=prior, temperature=row.temperature)
     posterior = pl.fit(
-        model, (data.x_train[:count], data.y_train[:count]), method_for(row), epochs=row.epochs, batch_size=row.batch_size,
-        init="reset", seed=seed,
+        model, ((data.x_train[:count] - middle) / spread, data.y_train[:count]), method_for(row), epochs=row.epochs,
+        batch_size=row.batch_size, init="reset", seed=seed,
     )  # fmt: skip
     x, y = (part.to(posterior.device) for part in data.test)
-    probs = posterior.predict(x, num_samples=row.samples).probs
+    probs = posterior.predict((x - middle) / spread, num_samples=row.samples).probs
     scores: dict[str, Any] = {
         "accuracy": 100 * pl.metrics.accuracy(probs, y), "nll": pl.metrics.nll(probs, y), "ece": pl.metrics.ece(probs, y),
         "brier": pl.metrics.brier(probs, y),
@@ -134,7 +139,9 @@ STUDY = Study(
         "50,000 effective examples of the 54,000, as in the paper",
         "the rate rises for a twentieth of the run and falls along a cosine; its shape is not in the paper's table",
         "AdamW has a rate of 0.002 and the same prior",
-        "the 6,000 images that the paper validates with are left aside",
+        "pixels have mean 0 and deviation 1 over the training images; the paper's table does not say. It was chosen on the 6,000 "
+        "images that the paper validates with and that are left aside otherwise: one IVON run of 20 epochs had 90.9 % there, and "
+        "89.5 % with pixels between 0 and 1 (of which 100 epochs have 90.75 % on the test images)",
     ),
     repetition="seed",
     run=run,
