@@ -128,12 +128,14 @@ class RecordedPass(Pass):
         place = wanted.get(number)
         if place is None:
             return None
-        if not out.requires_grad:
+        if not torch.is_grad_enabled():
             raise NotSupported(
-                "a weight is used where gradients are off, so single examples have none; activation checkpointing with "
-                "use_reentrant=False keeps them"
+                "a weight is used where gradients are off, as activation checkpointing does, so single examples have none; "
+                "pl.optim.IVON needs none"
             )
         self.shapes[place] = out.dtype, out.device, out.shape
+        if not out.requires_grad:  # of weights that were frozen meanwhile
+            return True
         # On the tensor as it is now: it may be written into later.
         out.register_hook(functools.partial(self._arrived, place))
         return True
