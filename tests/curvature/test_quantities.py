@@ -298,6 +298,23 @@ def test_a_network_that_branches_on_its_inputs_falls_back_to_gradients_one_by_on
     check_against_brute_force(Branching().double(), x, whole(7, below=2))
 
 
+def test_a_use_that_the_examples_of_the_plan_did_not_have_is_counted():
+    class Longer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x):
+            out = torch.tanh(self.layer(x))
+            high = (x[:, :1] > 0).to(x)
+            return out + high * self.layer(out) if high.any() else out
+
+    torch.manual_seed(0)
+    x = normal(7, 2)
+    x[:3, 0], x[3:, 0] = -x[:3, 0].abs(), x[3:, 0].abs()  # those of the plan all go the short way
+    check_against_brute_force(Longer().double(), x, whole(7, below=2))
+
+
 class OldSquare(torch.autograd.Function):
     """Without `setup_context`, as most were written: no transform of torch's can enter."""
 

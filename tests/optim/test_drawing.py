@@ -60,6 +60,40 @@ def test_an_exception_inside_a_closure_leaves_the_mean(name):
 
 
 @sampling
+def test_draws_of_a_closure_that_raised_are_no_part_of_the_next_step(name):
+    def after(*failing):
+        optimizer, calls = make(name, mlp(), num_samples=2), []
+        x, y = data()
+        loop(optimizer, x, y, steps=1)
+
+        def closure():
+            calls.append(None)
+            optimizer.zero_grad()
+            loss = losses(optimizer.network, x, y).mean() * (1 / (len(calls) not in failing))
+            loss.backward()
+            return loss
+
+        if failing:
+            with pytest.raises(ZeroDivisionError):
+                optimizer.step(closure)
+            for group in optimizer.param_groups:
+                group["call"] = 0  # so that the draws are those of the run that did not fail
+        optimizer.step(closure)
+        return weights(optimizer.network)
+
+    assert_equal(after(2), after())
+
+
+@every
+def test_a_step_inside_the_context_is_told_where_it_belongs(name):
+    optimizer = stepped(name)
+    optimizer.zero_grad()
+    with pytest.raises(RuntimeError, match="belongs after it"), optimizer.sampled():
+        losses(optimizer.network, *data()).mean().backward()
+        optimizer.step()
+
+
+@sampling
 def test_a_backward_pass_outside_the_context_is_an_error_and_not_a_wrong_gradient(name):
     optimizer, (x, y) = stepped(name), data()
     with optimizer.sampled():

@@ -81,6 +81,36 @@ def test_a_noisy_step_is_the_published_update_with_the_prior_in_the_curvature():
     torch.testing.assert_close(dense_covariance(posterior), torch.linalg.inv(g * inputs + 2.0 * unit))
 
 
+class TwoTasks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.norm = nn.Linear(3, 4), nn.LayerNorm(4)
+        self.one, self.other = nn.Linear(4, 1), nn.Linear(4, 1)
+
+    def forward(self, x, task):
+        return getattr(self, task)(torch.tanh(self.norm(self.body(x))))
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_what_batches_of_several_tasks_share_is_averaged_and_the_rest_is_each_tasks_own(set_to_none):
+    def factors(*tasks):
+        torch.manual_seed(0)
+        optimizer = make("KFAC", TwoTasks().double(), lr=1e-30, update_every=1)  # which stays where it is
+        x, y = data()
+        for task in tasks:
+            optimizer.zero_grad(set_to_none)
+            ((optimizer.network(x, task) - y) ** 2).mean().backward()
+            optimizer.step()
+        found = optimizer.factors()
+        return {**{k: v["rows"] for k, v in found["blocks"].items()}, **found["diagonal"]}
+
+    both, one, other = factors("one", "other", "one", "other"), factors("one"), factors("other")
+    shared = {k: (one[k] + other[k]) / 2 for k in ("body.weight + body.bias", "norm.weight", "norm.bias")}
+    own = {"one.weight + one.bias": one["one.weight + one.bias"]}
+    own["other.weight + other.bias"] = other["other.weight + other.bias"]
+    assert_close(both, {**shared, **own}, 1e-12)
+
+
 def test_passes_between_two_looks_are_not_recorded():
     optimizer = make("KFAC", mlp(), update_every=3)
     looked = []

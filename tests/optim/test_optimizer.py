@@ -73,6 +73,33 @@ def test_a_loaded_state_shares_no_memory(name):
     assert_equal(weights(one.network), weights(twin.network))
 
 
+@every
+@pytest.mark.parametrize("copier", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
+def test_a_copy_goes_on_to_the_bit_with_a_copy_of_the_network(name, copier):
+    optimizer = make(name, mlp(), reduction="sum")
+    torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)  # puts a step of its own into the optimiser
+    loop(optimizer, *data(), steps=3, reduction="sum")  # after which K-FAC does not measure at once
+    network, copied = copier((optimizer.network, optimizer))
+    assert copied.network is network
+    loop(copied, *data(), steps=3, reduction="sum")
+    before = weights(optimizer.network)
+    loop(optimizer, *data(), steps=3, reduction="sum")
+    assert_equal(weights(network), weights(optimizer.network))
+    assert any(not torch.equal(v, before[k]) for k, v in weights(network).items())
+
+
+@every
+def test_a_failed_step_leaves_nothing_behind(name):
+    optimizer = stepped(name)
+    optimizer.train()
+    optimizer.network[0].weight.grad = torch.eye(5, 3).to_sparse().double()
+    with pytest.raises(RuntimeError, match="sparse"):
+        optimizer.step()
+    optimizer.network.zero_grad()
+    losses(optimizer.network, *data()).mean().backward()
+    optimizer.step()
+
+
 # --- the network stays usable ---
 
 

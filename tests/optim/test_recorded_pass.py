@@ -228,6 +228,26 @@ def test_a_network_that_branches_is_refused_where_it_takes_another_way():
     optimizer.zero_grad()
 
 
+class Repeating(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x, times):
+        for _ in range(times):
+            x = torch.tanh(self.layer(x))
+        return x
+
+
+def test_a_pass_with_a_use_more_than_the_plan_has_is_refused():
+    network = Repeating()
+    optimizer = pl.optim.OGN(network, num_data=N)
+    network(torch.ones(N, 4), 1).sum().backward()
+    with pytest.raises(pl.NotSupported, match="branch"):
+        network(torch.ones(N, 4), 2)
+    optimizer.zero_grad()
+
+
 def test_a_layer_that_mixes_examples_is_named():
     class Mixing(nn.Module):
         def __init__(self):

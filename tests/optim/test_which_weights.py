@@ -21,6 +21,31 @@ def test_a_frozen_weight_stays_and_is_no_unknown(name):
     assert "0.bias" not in optimizer.posterior(model(network)).mean
 
 
+@every
+def test_a_weight_may_be_frozen_on_the_way(name):
+    network = mlp()
+    optimizer = make(name, network)
+    loop(optimizer, *data(), steps=2)
+    believed = model(network)
+    network[0].requires_grad_(False)
+    before, known = weights(network), optimizer.posterior(believed)
+    loop(optimizer, *data(), steps=3)
+    assert torch.equal(network[0].weight, before["0.weight"])
+    assert not torch.equal(network[2].weight, before["2.weight"])
+    if name not in ("SGHMC", "SGLD"):  # nothing new is known of it
+        found = optimizer.posterior(believed)
+        assert torch.equal(found.sample(1, seed=0)["0.weight"], known.sample(1, seed=0)["0.weight"])
+
+
+@every
+def test_weights_cannot_be_added_on_the_way(name):
+    network = mlp()
+    network[0].requires_grad_(False)
+    optimizer = make(name, network)
+    with pytest.raises(RuntimeError, match="cannot be added to"):
+        optimizer.add_param_group({"params": list(network[0].named_parameters())})
+
+
 class WithUnused(nn.Module):
     def __init__(self):
         super().__init__()

@@ -32,6 +32,7 @@ class Plan:
         numbers: The numbers of the tapped uses among all.
         opaque: Numbers of uses that are differentiated alone although there is a rule.
         together: Whether an example by itself would be another one than in its batch.
+        count: How many uses there are, tapped or not.
     """
 
     calls: tuple[Call, ...]
@@ -40,7 +41,14 @@ class Plan:
     numbers: tuple[int, ...] = ()
     opaque: frozenset[int] = frozenset()
     together: bool = False
+    count: int = 0
     shapes: dict[Any, list[tuple[torch.Size, torch.dtype]]] = field(default_factory=dict, compare=False)
+
+    def followed_by(self, calls: Sequence[Call], count: int) -> bool:
+        """Whether a pass of so many uses, of which `calls` were tapped, used the weights as this plan has it."""
+        same = [c.kind for c in calls] == [c.kind for c in self.calls]
+        # A use more would go unseen: it has no number in the plan.
+        return same and (not self.calls or count == self.count)
 
     def uses(self, name: str) -> list[tuple[int, str]]:
         """The calls that use an unknown, and as what."""
@@ -70,6 +78,7 @@ class Traced:
         calls: The plan's, as they were in this pass.
         given: What was recorded of the inputs of every call.
         held: Bytes of one column of output gradients of all calls.
+        count: How many uses of weights there were, tapped or not.
     """
 
     model: BayesianModel
@@ -83,6 +92,7 @@ class Traced:
     given: Sequence[Any]
     held: int
     pull_back: Callable[[Tensor], Sequence[Tensor]]
+    count: int = 0
 
     @property
     def examples(self) -> int:
@@ -154,7 +164,7 @@ def run(
     params = {k: v.detach() for k, v in params.items()}
     if model.buffers and model.network.written and not learning:  # a look at the curvature leaves no trace
         model = model.bound(buffers={k: v.clone() for k, v in model.buffers.items()})
-    wanted = frozenset(plan.numbers)
+    wanted, count = frozenset(plan.numbers), 0
 
     learnt = {k: params[k] for k in names} if learning else {}
 
@@ -162,8 +172,11 @@ def run(
         chosen = lambda number, out: tap(number, out) if number in wanted else None  # noqa: E731
         own = {**params, **leaves}
         recorder = Recorder(*known(model, own, names, key), chosen, plan.opaque, apart)
+        nonlocal count
         with recorder:
-            return model.outputs(own, inputs, key), recorder
+            outputs = model.outputs(own, inputs, key)
+        count = recorder.count
+        return outputs, recorder
 
     if under_vmap():
         like, shapes = next(iter(params.values())), tuple(t.shape for t in pytree.tree_leaves(inputs))
@@ -173,7 +186,7 @@ def run(
     else:
         outputs, calls, given, taps, pull = _plain(forward, learnt)
     held = sum(t.numel() * t.element_size() for t in taps)
-    return Traced(model, params, inputs, key, names, plan, outputs, calls, given, held, pull)
+    return Traced(model, params, inputs, key, names, plan, outputs, calls, given, held, pull, count)
 
 
 def _plain(forward: Callable[..., tuple[Tensor, Recorder]], learnt: Weights) -> tuple:

@@ -55,7 +55,7 @@ def trace(
     names = tuple(model.weight_names if names is None else names)
     plan = plan_for(model, params, inputs, names)
     traced = run(model, params, inputs, key, names, plan, learning=learning)
-    if [c.kind for c in traced.calls] == [c.kind for c in plan.calls]:
+    if plan.followed_by(traced.calls, traced.count):
         return traced
     # The network took another way than on the examples of the plan, so that only plain gradients are safe.
     if plan.together:
@@ -139,11 +139,11 @@ class _Maker:
         lost = set(recorder.lost) | {n for i in kept if layouts[i] is None for n in calls[i].names}
         plan = Plan(
             tuple(calls[i] for i in kept), tuple(layouts[i] or Layout() for i in kept), frozenset(),
-            tuple(numbers[i] for i in kept), frozenset(odd),
+            tuple(numbers[i] for i in kept), frozenset(odd), count=recorder.count,
         )  # fmt: skip
         if odd:  # operations that their rule cannot read
             again = self._recorded(frozenset(odd))
-            plan = replace(plan, calls=tuple(again.calls[n] for n in plan.numbers))
+            plan = replace(plan, calls=tuple(again.calls[n] for n in plan.numbers), count=again.count)
         return plan, lost
 
     def _layouts(self, plan: Plan) -> tuple[list[Layout | None], list[bool]]:
@@ -251,7 +251,7 @@ def _without(plan: Plan, lost: set[str]) -> Plan:
     kept = [i for i, call in enumerate(plan.calls) if not set(call.names) <= fallback]
     return Plan(
         tuple(plan.calls[i] for i in kept), tuple(plan.layouts[i] for i in kept), fallback,
-        tuple(plan.numbers[i] for i in kept), plan.opaque,
+        tuple(plan.numbers[i] for i in kept), plan.opaque, count=plan.count,
     )  # fmt: skip
 
 

@@ -17,7 +17,8 @@ from ..inference.natural_gradient.gaussian_prior import GaussianPrior, deviation
 from ..inference.natural_gradient.ivon import ivon_step_
 from ..weights.algebra import Weights
 from ..weights.rng import Keys
-from .optimizer import BayesianOptimizer, Part, group_weights
+from .groups import group_weights
+from .optimizer import BayesianOptimizer, Part
 from .watcher import on_gradients
 
 
@@ -53,6 +54,9 @@ class IVON(BayesianOptimizer):
             network, numbers, num_data=num_data, prior_precision=prior_precision, reduction=reduction,
             num_samples=num_samples, seed=seed,
         )  # fmt: skip
+
+    def _listen(self) -> None:
+        super()._listen()
         on_gradients(self, IVON._came_back)
 
     def _came_back(self, name: str, weight: Tensor) -> None:

@@ -49,7 +49,7 @@ class KroneckerOptimizer(BayesianOptimizer):
         require(damping >= 0, f"damping must not be negative, got {damping}")
         require(update_every >= 1, f"update_every must be a positive integer, got {update_every}")
         require(trust is None or trust > 0, f"trust must be positive, got {trust}")
-        self._made: dict[str, Roots] = {}  # roots follow from the factors, so that no state need hold them
+        self._forget_roots()
         numbers: dict[str, Any] = {
             "lr": lr, "momentum": momentum, "curvature_decay": curvature_decay, "damping": damping,
             "update_every": update_every, "trust": trust, "looks": 0, "joined": {},
@@ -100,19 +100,28 @@ class KroneckerOptimizer(BayesianOptimizer):
             step = self.param_groups[0]["step"]
             log.warning("the curvature of step %d is not finite and was left out; is the loss, or lr too large?", step)
             return
-        first = self.param_groups[0]
-        self._set("looks", first["looks"] + 1)
-        known = self.factors()
-        if known["blocks"].keys() == blocks.keys() and known["diagonal"].keys() == diagonal.keys():
-            found = averaged(known, found, max(1 / first["looks"], 1 - first["curvature_decay"]))
-        weights = self.weights()
-        self._set("joined", dict(key.split(JOINED) for key in blocks if JOINED in key))
+        self._set("looks", self.param_groups[0]["looks"] + 1)
+        self._remember(found)
+        self._forget_roots()
+
+    def _remember(self, found: Factors) -> None:
+        """Average with what is known. Of a weight that no gradient came to, such as another task's, that stays as it is."""
+        first, known, weights = self.param_groups[0], self.factors(), self.weights()
+        share, joined = max(1 / first["looks"], 1 - first["curvature_decay"]), dict(first["joined"])
         for key, own in found["blocks"].items():
-            weight = key.partition(JOINED)[0]
-            self.state[weights[weight]].update(own)
+            weight, _, bias = key.partition(JOINED)
+            if weights[weight].grad is None:
+                continue
+            before = known["blocks"].get(key)
+            self.state[weights[weight]].update(own if before is None else averaged(before, own, share))
+            joined.pop(weight, None)
+            if bias:
+                joined[weight] = bias
         for k, own in found["diagonal"].items():
-            self.state[weights[k]]["diagonal"] = own
-        self._made.clear()
+            if weights[k].grad is not None:
+                before = known["diagonal"].get(k)
+                self.state[weights[k]]["diagonal"] = own if before is None else averaged(before, own, share)
+        self._set("joined", joined)
 
     def _sums(self, what: str, found: Weights) -> Weights:
         """Over all N examples."""
@@ -121,13 +130,12 @@ class KroneckerOptimizer(BayesianOptimizer):
     def factors(self) -> Factors:
         """As `inference.natural_gradient.kronecker_preconditioner` has them; empty before the first look."""
         found: Factors = {"blocks": {}, "diagonal": {}}
+        joined = self.param_groups[0]["joined"]
         for k, p in self.weights().items():
             own = self.state[p]
             if "rows" in own:
-                found["blocks"][block_key(k, self.param_groups[0]["joined"].get(k))] = {
-                    x: own[x] for x in ("rows", "columns")
-                }
-            elif "diagonal" in own:
+                found["blocks"][block_key(k, joined.get(k))] = {x: own[x] for x in ("rows", "columns")}
+            elif "diagonal" in own and k not in joined.values():
                 found["diagonal"][k] = own["diagonal"]
         return found
 
@@ -148,6 +156,14 @@ class KroneckerOptimizer(BayesianOptimizer):
     def _prior(self) -> dict[str, float]:
         return {k: g["prior_precision"] for g in self.param_groups for k in g["param_names"]}
 
+    def _forget_roots(self) -> None:
+        """They follow from the factors, so that no state need hold them."""
+        self._made: dict[str, Roots] = {}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._forget_roots()
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on as the optimiser did whose state it is."""
         super().load_state_dict(state_dict)
@@ -156,7 +172,7 @@ class KroneckerOptimizer(BayesianOptimizer):
         for number, p in zip(numbers, [p for g in self.param_groups for p in g["params"]], strict=True):
             for what in {"rows", "columns", "diagonal"} & self.state[p].keys() if p.element_size() < 4 else ():
                 self.state[p][what] = state_dict["state"][number][what].to(p.device, copy=True)
-        self._made.clear()
+        self._forget_roots()
 
     # --- the step ---
 

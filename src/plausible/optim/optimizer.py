@@ -10,7 +10,6 @@ import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +24,7 @@ from ..curvature.passes import Traced
 from ..inference.natural_gradient.gaussian_prior import GaussianPrior
 from ..weights.algebra import Weights
 from ..weights.rng import Keys, run_key
+from .groups import group_weights, grouped
 from .ledger import Ledger, averaged_
 from .watcher import watch
 from .witness import NAME, Witness
@@ -80,13 +80,19 @@ class BayesianOptimizer(Optimizer):
         self.ledger = Ledger()  # one object: frameworks that wrap an optimiser copy its attributes
         names = {name: p for name, p in network.named_parameters() if p.requires_grad}
         require(bool(names), "the network has no weight with requires_grad=True, so nothing is unknown")
-        groups = _grouped(names, prior_precision)
+        groups = grouped(names, prior_precision)
         self.witness = Witness(next(iter(names.values()))) if self.measures or self.remembers else None
         if self.witness is not None:
             groups[0]["params"].append((NAME, self.witness.parameter))
         super().__init__(groups, {**numbers, "prior_precision": 1.0, "seed": seed, "step": 0, "call": 0, "held": False})
-        if self.measures or reduction == "sum":
-            watch(network, self)
+        self.complete = True
+        self._listen()
+
+    def _listen(self) -> None:
+        """Hook the network."""
+        measures = self.witness is not None and not self.remembers  # at some steps, if not at this one
+        if measures or self.reduction == "sum":
+            watch(self.network, self)
 
     # --- what a subclass states ---
 
@@ -223,8 +229,12 @@ class BayesianOptimizer(Optimizer):
         Args:
             closure: Clears the gradients, runs the network, calls `backward` and returns the loss.
         """
-        loss = None if closure is None else self._run(closure)
         ledger = self.ledger
+        if ledger.inside:
+            raise RuntimeError(
+                "step() is inside `with optimizer.sampled():` and belongs after it, and step(closure) draws by itself"
+            )
+        loss = None if closure is None else self._run(closure)
         if ledger.draws == 0:
             if self.held or not self.draws_weights:
                 self._close_draw()
@@ -234,8 +244,10 @@ class BayesianOptimizer(Optimizer):
                     "no weights were drawn since the last step: run the network and backward inside `with "
                     "optimizer.sampled():`, give step a closure, or call optimizer.train() before the loop"
                 )
-        self._update(self._parts())
-        ledger.clear()
+        try:
+            self._update(self._parts())
+        finally:
+            ledger.clear()
         self._set("step", self.param_groups[0]["step"] + 1)
         self._set("call", 0)
         if self.held:
@@ -247,6 +259,7 @@ class BayesianOptimizer(Optimizer):
             if self.held or not self.draws_weights:
                 return closure()
             losses = []
+            self.ledger.clear()  # of draws that an earlier closure left when it raised at a later one
             for _ in range(self.num_samples):
                 with self.sampled():
                     losses.append(closure())
@@ -326,6 +339,25 @@ class BayesianOptimizer(Optimizer):
         step = torch.full((), first["step"], dtype=torch.int64, device=device)
         return Keys(run_key(first["seed"], device=device), step, call)
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused once the optimiser is made: its steps and draws are counted for all weights at once."""
+        if getattr(self, "complete", False):
+            raise RuntimeError(
+                f"weights cannot be added to {type(self).__name__}; make another one of the network when they are to be trained"
+            )
+        super().add_param_group(param_group)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All of it, the network too: a copy goes on with a copy of the network."""
+        # Not what torch keeps for itself, and not the step that a scheduler has put in the place of the method.
+        own = {k: v for k, v in vars(self).items() if not k.startswith("_") and k != "step"}
+        return {**super().__getstate__(), **own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "network" in state:  # of a copy; `load_state_dict` comes here as well
+            self._listen()
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on as the optimiser did whose state it is; no tensor is shared with it."""
         super().load_state_dict(copy.deepcopy(state_dict))
@@ -366,25 +398,3 @@ class BayesianOptimizer(Optimizer):
             rows = len(answer) if answer.finite else BANK  # type: ignore[arg-type]
             answer.bank, answer.mean_bank = {k: v.expand(rows, *v.shape) for k, v in fixed.items()}, fixed
         return answer
-
-
-def group_weights(group: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The network's weights of one parameter group, by name."""
-    return {k: p for k, p in zip(group["param_names"], group["params"], strict=True) if k != NAME}
-
-
-def _grouped(names: Mapping[str, Tensor], precision: float | Mapping[str, float]) -> list[dict[str, Any]]:
-    """One parameter group for every pattern of `prior_precision`."""
-    table = precision if isinstance(precision, Mapping) else {"*": precision}
-    left, groups = dict(names), []
-    for pattern, value in table.items():
-        require(value >= 0, f"prior_precision must not be negative, got {value} for {pattern!r}")
-        if not any(fnmatchcase(k, pattern) for k in names):
-            raise ValueError(f"prior_precision has the pattern {pattern!r}, which matches none of {', '.join(names)}")
-        covered = {k: p for k, p in left.items() if fnmatchcase(k, pattern)}
-        left = {k: p for k, p in left.items() if k not in covered}
-        if covered:
-            groups.append({"params": list(covered.items()), "prior_precision": float(value)})
-    if left:
-        raise ValueError(f'prior_precision has no pattern for {", ".join(left)}; add "*" as the last one')
-    return groups

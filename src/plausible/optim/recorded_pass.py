@@ -128,12 +128,14 @@ class RecordedPass(Pass):
         place = wanted.get(number)
         if place is None:
             return None
-        if not out.requires_grad:
+        if not torch.is_grad_enabled():
             raise NotSupported(
-                "a weight is used where gradients are off, so single examples have none; activation checkpointing with "
-                "use_reentrant=False keeps them"
+                "a weight is used where gradients are off, as activation checkpointing does, so single examples have none; "
+                "pl.optim.IVON needs none"
             )
         self.shapes[place] = out.dtype, out.device, out.shape
+        if not out.requires_grad:  # of weights that were frozen meanwhile
+            return True
         # On the tensor as it is now: it may be written into later.
         out.register_hook(functools.partial(self._arrived, place))
         return True
@@ -142,7 +144,7 @@ class RecordedPass(Pass):
         """Compare the pass with the plan, then wait."""
         recorder = self.recorder
         calls = [recorder.calls[n] for n in self.plan.numbers if n in recorder.calls]
-        if [c.kind for c in calls] != [c.kind for c in self.plan.calls]:
+        if not self.plan.followed_by(calls, recorder.count):
             raise NotSupported(
                 "the network uses its weights in another way than on the first inputs of this kind; single examples have "
                 "gradients only where the network does not branch on its inputs"

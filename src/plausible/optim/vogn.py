@@ -18,7 +18,8 @@ from ..inference.natural_gradient.gaussian_prior import GaussianPrior, deviation
 from ..inference.natural_gradient.vogn import vogn_metric, vogn_step_
 from ..weights.algebra import Weights, scale_
 from ..weights.rng import Keys
-from .optimizer import BayesianOptimizer, Part, group_weights
+from .groups import group_weights
+from .optimizer import BayesianOptimizer, Part
 
 
 class OnlineGaussNewton(BayesianOptimizer):
