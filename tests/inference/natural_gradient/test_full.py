@@ -125,6 +125,18 @@ def test_a_pass_that_is_not_finite_stops_the_run_and_says_when(family):
         pl.fit(model, (x, y), pl.NaturalGradientVI(family=family), steps=20, batch_size=10, **QUIET)
 
 
+@pytest.mark.parametrize("family", ["full", "diagonal"])
+def test_a_last_step_that_is_not_finite_leaves_no_posterior(family):
+    class Cusp(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + (0 * self.weight.sum()).sqrt()  # a value, and no slope
+
+    x, y = torch.randn(40, 2, generator=torch.Generator().manual_seed(0)), torch.zeros(40, 1)
+    model = pl.BayesianModel(Cusp(2, 1), pl.likelihoods.Normal(scale=1.0))
+    with pytest.raises(FloatingPointError, match="mean.* is not finite"):
+        pl.fit(model, (x, y), pl.NaturalGradientVI(family=family), steps=1, batch_size=10, **QUIET)
+
+
 def test_a_network_too_large_for_its_hessian_is_refused_with_the_way_out():
     model = pl.BayesianModel(nn.Linear(100, 100), pl.likelihoods.Categorical())
     with pytest.raises(pl.NotSupported, match=r"10,100 unknowns needs 5 GiB; IVON, VOGN and ADVI"):

@@ -1,6 +1,7 @@
 """K-FAC against exact Bayes, Laplace's factors at the same weights, and what breaks other code."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,6 +66,18 @@ def test_the_average_over_an_epoch_of_batches_is_the_curvature_of_all_data():
     batches = fit(model, data, STILL, steps=7, batch_size=8)
     whole = fit(model, data, STILL, steps=1)
     torch.testing.assert_close(dense_covariance(batches), dense_covariance(whole), rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "method", [STILL, replace(STILL, curvature="empirical-fisher")], ids=["ggn", "empirical-fisher"]
+)
+def test_batches_of_light_examples_count_for_less_and_those_without_a_say_for_nothing(method, caplog):
+    model, (x, y) = classifier()
+    weights = torch.rand(56, generator=torch.Generator().manual_seed(4)).double() * (torch.arange(56) % 5 == 0)
+    batches = fit(model, (x, y, weights), method, steps=28, batch_size=2)
+    laplace = fit(model, (x, y, weights), pl.Laplace(curvature=method.curvature), init="network", epochs=0)
+    torch.testing.assert_close(dense_covariance(batches), dense_covariance(laplace), rtol=1e-8, atol=1e-12)
+    assert not caplog.records
 
 
 def test_simulated_targets_give_the_same_factors_in_expectation():

@@ -142,6 +142,20 @@ def test_a_noise_scale_is_learnt_beside_the_weights(method):
     assert float(found.scale["likelihood.scale"]) == pytest.approx((2 * 40) ** -0.5, rel=0.5)
 
 
+@pytest.mark.parametrize(("tempering", "factor"), [(1.0, 1.0), (0.1, 1.0), (5.0, 1.0), (1.0, 5.0)])
+def test_the_prior_of_a_noise_scale_counts_beside_the_likelihood_as_that_of_a_weight(tempering, factor):
+    """One step for y ~ N(0, s²) with u = log s ~ N(0, 0.2²), where gᵢ = 1 − yᵢ² / s² and δ u is u / 0.2²."""
+    y, u = 2 * torch.randn(20, 1, generator=torch.Generator().manual_seed(0)).double(), torch.tensor(0.7).double()
+    noise = pl.likelihoods.Normal(scale=pl.hyperpriors.LogNormal(0.0, 0.2))
+    model = pl.BayesianModel(nn.Linear(1, 1, bias=False).double(), noise)
+    method = pl.VOGN(learning_rate=0.1, curvature_decay=0.9, tempering=tempering, augmentation_factor=factor)
+    start = {"weight": torch.zeros(1, 1).double(), "likelihood.scale": u}
+    found = pl.fit(model, (torch.ones_like(y), y), method, steps=1, batch_size=20, init=start, **QUIET)
+    g = 1 - y.square() * (-2 * u).exp()
+    step = (g.mean() + tempering / (20 * factor) * u / 0.2**2) / (g.square().mean() / tempering)
+    torch.testing.assert_close(found.mean["likelihood.scale"], u - 0.1 * step, rtol=1e-12, atol=0.0)
+
+
 def test_a_temperature_multiplies_variances_and_moves_no_mean():
     cold, warm = (pl.fit(linear(temperature=t), data(), pl.OGN(), steps=30, **QUIET) for t in (1.0, 4.0))
     torch.testing.assert_close(warm.mean["weight"], cold.mean["weight"])
@@ -236,6 +250,14 @@ def test_a_posterior_that_is_not_finite_is_never_given():
     broken = {"weight": torch.tensor([[1.0, float("nan"), 1.0]], dtype=torch.float64)}
     with pytest.raises(FloatingPointError, match=r"scale.*weight is not finite.*learning rate"):
         checked(pl.posteriors.Diagonal(model, model.init(), broken))
+
+
+@pytest.mark.parametrize("method", [pl.VOGN(), pl.OGN()], ids=["VOGN", "OGN"])
+def test_a_curvature_past_the_largest_number_is_no_posterior_without_width(method):
+    x, y = data()
+    model = pl.BayesianModel(nn.Linear(3, 1), pl.likelihoods.Normal(scale=1e-11))
+    with pytest.raises(FloatingPointError, match=r"scale of weight is 0 .* torch.float32"):
+        pl.fit(model, (x.float(), y.float()), method, steps=5, batch_size=20, **QUIET)
 
 
 @pytest.mark.parametrize("method", [pl.VOGN(), pl.OGN()], ids=["VOGN", "OGN"])

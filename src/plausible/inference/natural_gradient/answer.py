@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from ...core.posteriors.gaussian import Gaussian
+from ...core.posteriors.gaussian import Diagonal, Gaussian
 from ...weights import tree
 
 Answer = TypeVar("Answer", bound=Gaussian)
 
 
 def checked(answer: Answer) -> Answer:
-    """The posterior itself, if all its numbers are finite.
+    """The posterior itself, if all its numbers are finite and all its deviations positive.
 
     The last step's outcome is nowhere else looked at: the log joint that `fit` watches is that of the point before it.
     """
-    for name, value in tree.leaves(answer.tensors):
+    require_finite(answer.tensors)
+    for name, scale in answer.scale.items() if isinstance(answer, Diagonal) else ():
+        if not bool((scale > 0).all()):
+            raise FloatingPointError(
+                f"the posterior's scale of {name} is 0 somewhere: its curvature is more than {scale.dtype} holds, and its mean "
+                "stood still; give inputs, targets and noise sizes near one, or compute in float64"
+            )
+    return answer
+
+
+def require_finite(tensors: dict[str, Any]) -> None:
+    """Raise if a posterior of these tensors would not be one."""
+    for name, value in tree.leaves(tensors):
         if not bool(torch.isfinite(value).all()):
             raise FloatingPointError(
                 f"the posterior's {name} is not finite: most likely the learning rate is too large, try a tenth of it, or "
                 "the last batch had values that are not finite"
             )
-    return answer

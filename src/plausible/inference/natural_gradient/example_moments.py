@@ -10,7 +10,7 @@ from torch import Tensor
 from ...core.errors import NotSupported
 from ...core.model import BayesianModel
 from ...curvature import gradient_and_second_moments
-from ...weights.algebra import Weights, add_
+from ...weights.algebra import Number, Weights, add_
 from .draws import mean_at
 from .gaussian_prior import GaussianPrior, times
 
@@ -25,24 +25,28 @@ def refuse_bare_density(model: Any, name: str) -> None:
 
 
 def mean_moments(
-    model: Any, draws: Sequence[Weights], batch: Any, prior: GaussianPrior, parts: int = 1
+    model: Any, draws: Sequence[Weights], batch: Any, prior: GaussianPrior, parts: int = 1, hyperpriors: Number = 1.0
 ) -> tuple[Tensor, Weights, Weights]:
     """E[log joint], ĝ = mean of gᵢ and ĥ = mean of gᵢ², over draws and the examples of the part that a draw sees.
 
     gᵢ is the gradient of example i's negative log likelihood. What examples add up to is divided by N here and nowhere else:
-    for several processes these are the sums to all-reduce.
+    for several processes these are the sums to all-reduce. The ĝ of unknowns that have no normal prior, such as a noise scale,
+    has the pull of whatever they have in it, times `hyperpriors`.
     """
+    own = prior.unbelieved
 
     def moments(bound: BayesianModel, point: Weights, seen: Any) -> tuple[Tensor, Weights, Weights]:
-        log_joint, slopes, squares = _slope_and_squares(bound, point, seen)
+        log_joint, slopes, squares = _slope_and_squares(bound, point, seen, own, hyperpriors)
         gradient = prior.likelihood_gradient(slopes, point, model.num_data, model.temperature)
         return log_joint, gradient, times(squares, 1.0 / model.num_data)
 
     return mean_at(moments, model, draws, batch, parts)
 
 
-def _slope_and_squares(model: BayesianModel, params: Weights, batch: Any) -> tuple[Tensor, Weights, Weights]:
-    """The log joint, its slope, and Σᵢ wᵢ gᵢ², from one pass."""
+def _slope_and_squares(
+    model: BayesianModel, params: Weights, batch: Any, own: Sequence[str], hyperpriors: Number
+) -> tuple[Tensor, Weights, Weights]:
+    """The log joint, its slope (with a multiple of the prior's in the unknowns `own`), and Σᵢ wᵢ gᵢ², from one pass."""
     key = model.rng.key() if model.needs_key and model.rng is not None else None
     found = gradient_and_second_moments(model, params, tuple(batch), key)
     share = 1.0 / model.temperature
@@ -50,4 +54,6 @@ def _slope_and_squares(model: BayesianModel, params: Weights, batch: Any) -> tup
     if model._scored:
         return *model.add_remainder(value, params, slopes), found.squares
     value = value + model.log_prior(params) * share + model.log_jacobian(params)
-    return value, add_(slopes, model.prior_slope(params)), found.squares
+    pull = model.prior_slope(params)
+    pull |= {k: (pull[k] * hyperpriors).to(pull[k].dtype) for k in own}
+    return value, add_(slopes, pull), found.squares

@@ -17,7 +17,7 @@ from ...core.posteriors.gaussian import Gaussian
 from ...core.schedules import schedule as find_schedule
 from ...weights.algebra import Weights, from_vector, size, to_vector
 from ...weights.rng import Keys
-from .answer import checked
+from .answer import checked, require_finite
 from .draws import mean_at
 
 FAMILIES = ("full", "diagonal")
@@ -118,6 +118,7 @@ class NaturalGradientVI(Method):
     def posterior(self, model: Any, state: dict[str, Any], draws: Any) -> Gaussian:
         """q."""
         params, precision = state["params"], state["precision"]
+        require_finite({"mean": params, "precision": precision})  # the covariance would only fail to decompose
         if self.family == "diagonal":
             return checked(Diagonal(model, params, from_vector(precision.rsqrt(), params)))
         covariance = torch.linalg.inv(precision)

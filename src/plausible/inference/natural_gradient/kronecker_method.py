@@ -119,7 +119,8 @@ class KroneckerMethod(Method):
         like = next(iter(params.values()))
         none = torch.zeros((), dtype=torch.float64, device=like.device)
         first = {k: torch.zeros_like(w) for k, w in params.items()}
-        made = {name: roots(factors, prior, params, damping) for name, damping in self._dampings(model).items()}
+        own = _averages(factors)
+        made = {name: roots(own, prior, params, damping) for name, damping in self._dampings(model).items()}
         return {"params": params, "first": first, "factors": factors, "looks": none, "lost": none.clone(), **made}
 
     def _empty(self, model: BayesianModel, params: Weights) -> Factors:
@@ -174,9 +175,8 @@ class KroneckerMethod(Method):
         new = averaged(state["factors"], found, share)
         factors = tree.tree_map(lambda n, o: torch.where(fine, n, o).to(o.dtype), new, state["factors"])
         prior = _tempered(GaussianPrior.of(model, state["params"]).precision, model.temperature)
-        made = {
-            name: roots(factors, prior, state["params"], damping) for name, damping in self._dampings(model).items()
-        }
+        means = _averages(factors)
+        made = {name: roots(means, prior, state["params"], damping) for name, damping in self._dampings(model).items()}
         return {**state, "factors": factors, "looks": looks, "lost": lost, **made}
 
     def _curvature(self, model: BayesianModel, params: Weights, batch: Any, rng: Keys) -> Factors:
@@ -219,19 +219,25 @@ class KroneckerMethod(Method):
         if lost:
             log.warning("%s; the posterior is by that of the others", told)
         prior = _tempered(GaussianPrior.of(model, state["params"]).precision, model.temperature)
-        return checked(gaussian(model, state["params"], state["factors"], prior))
+        return checked(gaussian(model, state["params"], _averages(state["factors"]), prior))
 
 
 def _named(model: BayesianModel, plan: Any, found: Any) -> Factors:
-    """The engine's factors, tempered, under the keys of blocks, with inputs averaged instead of summed."""
+    """The engine's factors, tempered, under the keys of blocks: sums, beside the count of what their inputs are sums of."""
     blocks = {}
     for b in factor_pairs.blocks(plan, model.weight_names):
         own = found["blocks"][b.weight]
-        blocks[block_key(b.weight, b.bias)] = {
-            "rows": own["rows"] / model.temperature,
-            "columns": own["columns"] / own["count"],
-        }
+        blocks[block_key(b.weight, b.bias)] = {**own, "rows": own["rows"] / model.temperature}
     return {"blocks": blocks, "diagonal": {k: v / model.temperature for k, v in found["diagonal"].items()}}
+
+
+def _averages(factors: Factors) -> Factors:
+    """Factors with inputs averaged instead of summed, which batches of light examples, or of none, change by as little."""
+    blocks = {}
+    for key, own in factors["blocks"].items():
+        count = own["count"].clamp(min=torch.finfo(own["count"].dtype).tiny)
+        blocks[key] = {"rows": own["rows"], "columns": own["columns"] / count}
+    return {"blocks": blocks, "diagonal": factors["diagonal"]}
 
 
 def _tempered(precision: Any, temperature: float) -> dict[str, float | Tensor]:

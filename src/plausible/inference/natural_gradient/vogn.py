@@ -122,7 +122,9 @@ class VOGN(SquaredGradients):
             decay = first_forgets(decay, tempering, rng.step)
         draws = [displaced(state["params"], scattered(scale, rng)) for _ in range(self.num_samples * self.num_parts)]
         del metric, scale  # each as long as the weights, and the pass has better use for the room
-        log_joint, gradient, squares = mean_moments(model, draws, batch, prior, self.num_parts)
+        # Whatever prior an unknown has, beside the likelihood it counts as δ does: not with the examples' τ and ρ.
+        share = tempering / self.augmentation_factor
+        log_joint, gradient, squares = mean_moments(model, draws, batch, prior, self.num_parts, share)
         vogn_step_(
             state, gradient, squares,
             rate=number(self.learning_rate) * find_schedule(self.schedule)(rng.step.double() / model.num_steps),
