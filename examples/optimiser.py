@@ -13,11 +13,15 @@ from torch.utils.data import DataLoader, TensorDataset
 import plausible as pl
 
 EPOCHS = 15
+FORGETTING = 5  # times that the curvature of the start is divided by e
 
 
 def loop(network: torch.nn.Module, loader: DataLoader, num_data: int) -> pl.optim.IVON:
     """The usual loop, with a schedule and with clipped gradients."""
-    optimizer = pl.optim.IVON(network, num_data=num_data)  # instead of torch.optim.Adam(network.parameters())
+    betas = (0.9, 1 - FORGETTING / (EPOCHS * len(loader)))
+    optimizer = pl.optim.IVON(
+        network, num_data=num_data, betas=betas
+    )  # instead of torch.optim.Adam(network.parameters())
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=EPOCHS)
     for _ in range(EPOCHS):
         for x, y in loader:

@@ -49,11 +49,13 @@ def reproduce(
 
 def _list() -> None:
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from .experiments.registry import ENTRIES
 
-    table = Table("name", "paper", "what it is about")
+    table = Table(
+        Column("name", no_wrap=True, min_width=max(len(entry.name) for entry in ENTRIES)), "paper", "what it is about"
+    )
     for entry in ENTRIES:
         table.add_row(entry.name, entry.paper, entry.summary)
     Console().print(table)

@@ -35,6 +35,11 @@ def test_without_a_name_the_studies_are_listed():
         assert entry.name in result.output and entry.paper in result.output
 
 
+def test_names_are_whole_in_a_narrow_terminal():
+    listed = call(COLUMNS="80").output
+    assert all(entry.name in listed for entry in registry.ENTRIES)
+
+
 def test_the_list_does_not_import_torch():
     code = (
         f"import sys; sys.path[:0] = {[p for p in sys.path if p]!r}\nfrom plausible.cli import app\n"

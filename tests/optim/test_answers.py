@@ -93,3 +93,14 @@ def test_two_fifths_of_a_chain_are_dropped_unless_told():
     optimizer = make("SGHMC", network)
     loop(optimizer, x, y, steps=10)
     assert len(optimizer.posterior(model(network))) == 6
+
+
+def test_ivon_says_when_its_width_is_still_that_of_the_start():
+    network = mlp()
+    optimizer = make("IVON", network, betas=(0.9, 0.9))
+    loop(optimizer, *data(), steps=10)
+    (said,) = optimizer.posterior(model(network)).diagnostics().messages
+    assert "after 10 steps" in said and "35% of hess_init" in said
+    assert not optimizer.posterior(model(network)).diagnostics().ok
+    loop(optimizer, *data(), steps=30)
+    assert optimizer.posterior(model(network)).diagnostics().ok

@@ -127,3 +127,8 @@ def test_a_sparse_gradient_is_refused_with_the_way_out(name):
         with optimizer.sampled():
             network(torch.arange(10).reshape(5, 2) % 5).square().mean().backward()
         optimizer.step()
+
+
+def test_a_prior_in_the_place_of_its_precision_is_refused_in_words():
+    with pytest.raises(TypeError, match="prior_precision must be a number, 1 / scale² of a normal prior, got Normal"):
+        pl.optim.IVON(mlp(), num_data=N, prior_precision=pl.priors.Normal(scale=1.0))

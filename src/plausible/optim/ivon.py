@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.diagnostics import Diagnostics
 from ..core.method import require
 from ..core.model import BayesianModel
 from ..core.posteriors import Diagonal
@@ -20,6 +21,8 @@ from ..weights.rng import Keys
 from .groups import group_weights
 from .optimizer import BayesianOptimizer, Part
 from .watcher import on_gradients
+
+MOST_REMEMBERED = 0.1  # share of h₀ in the curvature of an answer, above which it is named
 
 
 class IVON(BayesianOptimizer):
@@ -121,4 +124,18 @@ class IVON(BayesianOptimizer):
 
     def _posterior(self, model: BayesianModel, mean: Weights) -> Diagonal:
         scales = self.scales()
-        return checked(Diagonal(model, mean, {k: scales[k] for k in mean}))
+        answer = checked(Diagonal(model, mean, {k: scales[k] for k in mean}))
+        answer._diagnostics = self._judged()
+        return answer
+
+    def _judged(self) -> Diagnostics | None:
+        """Whether widths are the data's, or still those of h₀."""
+        first = self.param_groups[0]
+        steps, decay = first["step"], first["betas"][1]
+        if decay**steps <= MOST_REMEMBERED:
+            return None
+        said = (
+            f"after {steps} steps with betas[1]={decay} the curvature still has {decay**steps:.0%} of hess_init, which then "
+            f"decides how wide the posterior is; 1 - 5 / steps forgets it"
+        )
+        return Diagnostics(messages=(said,), ok=False)
