@@ -22,6 +22,10 @@ def grouped(names: Mapping[str, Tensor], precision: float | Mapping[str, float])
     table = precision if isinstance(precision, Mapping) else {"*": precision}
     left, groups = dict(names), []
     for pattern, value in table.items():
+        if not hasattr(value, "__float__"):
+            raise TypeError(
+                f"prior_precision must be a number, 1 / scale² of a normal prior, got {type(value).__name__}"
+            )
         require(value >= 0, f"prior_precision must not be negative, got {value} for {pattern!r}")
         if not any(fnmatchcase(k, pattern) for k in names):
             raise ValueError(f"prior_precision has the pattern {pattern!r}, which matches none of {', '.join(names)}")
