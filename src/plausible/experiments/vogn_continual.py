@@ -21,12 +21,10 @@ from ..core.method import Method
 from .study import Column, Outcome, Picture, Published, Row, Study
 
 COLOURS = {"vogn": "#c0392b", "vcl": "#1f5fa8", "ewc": "#e08a00", "fine-tuning": "#7a7a7a"}
-# VOGN's are the authors'. The others' were chosen on training images that were held out, of up to six tasks: with Adam's usual
-# 1e-3 VCL's deviations stayed near their small start, and held everything.
+# Chosen on training images that were held out, of up to six tasks. A wider q (τ = 1) learns the later tasks less well, a
+# narrower one forgets the earlier; with Adam's usual 1e-3 VCL's deviations stayed near their small start, and held everything.
 METHODS: Mapping[str, Method] = {
-    "vogn": pl.VOGN(
-        learning_rate=1e-3, momentum=0.0, curvature_decay=0.999, initial_curvature=20.0, schedule="constant"
-    ),
+    "vogn": pl.VOGN(tempering=0.4, initial_curvature=0.6),
     "vcl": pl.BayesByBackprop(learning_rate=1e-2),
     "ewc": pl.Laplace(base=pl.MAP(learning_rate=3e-3), structure="diagonal", curvature="ggn"),
     "fine-tuning": pl.MAP(),
@@ -155,8 +153,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, metadata={"Software": None})  # the same numbers give the same file
 
 
-VOGN = TasksRow(name="vogn", method="vogn", epochs=100, prior_scale=1.0, samples=100)
-SHORT = TasksRow(name="vcl", method="vcl", epochs=20)
+VOGN = TasksRow(name="vogn", method="vogn", epochs=20)
 STUDY = Study(
     name="vogn-continual",
     title="One task after another",
@@ -172,26 +169,23 @@ STUDY = Study(
         "first": Column(heading="first task %", form=".2f", better="high", meaning="accuracy on the first task, then"),
         "last": Column(heading="last task %", form=".2f", better="high", meaning="accuracy on the last task, then"),
     },
-    rows=(
-        VOGN,
-        SHORT,
-        replace(SHORT, name="ewc", method="ewc"),
-        replace(SHORT, name="fine-tuning", method="fine-tuning"),
-    ),
+    rows=tuple(replace(VOGN, name=name, method=name) for name in METHODS),
     published={
-        "vogn": Published(values={"average": 94.0}, epochs=100),
+        "vogn": Published(values={"average": 94.0}, epochs=20),
         "vcl": Published(values={"average": 93.6}, epochs=20),
         "ewc": Published(values={"average": 80.0}, epochs=20),
     },
     differences=(
         "the published numbers are read off a figure",
         "EWC is Laplace with the diagonal of the Fisher matrix, a task's counted ten times and added up over tasks",
-        "VOGN has the settings that the authors published with their code (100 epochs a task, a prior of deviation 1), but for "
-        "one draw a step where they have ten, and starts a task from the last one's mean where they start anew",
+        "20 epochs a task, where the authors' code has 100. Its settings (a rate of 0.001, no momentum, an initial curvature of 20, a "
+        "decay of 0.999, a prior of deviation 1), with one draw a step instead of ten and started from the last task's mean, had "
+        "90.9 % after six tasks in one run, where the settings below have 95.0 %",
         (
-            "the others have 20 epochs a task, a first prior of deviation 0.2 (of 0.05 to 0.5) and settings that were chosen by "
-            "accuracy on 2,000 training images that were held out, after three to six tasks of 20,000 images: VCL's rate (0.01, "
-            "of 0.001 to 0.01), EWC's weight (10, of 1, 10 and 100, at a rate of 0.003)"
+            "settings were chosen by accuracy on 2,000 training images that were held out, after three to six tasks of 20,000 "
+            "images: VOGN's tempering (0.4, of 0.1 to 1), initial curvature (0.6, of 0.07 to 1.2; its e⁻⁵ stays in the "
+            "precisions), rate (0.02, of 0.01 to 0.05) and the prior's deviation (0.2, of 0.05 to 0.5), VCL's rate (0.01, of "
+            "0.001 to 0.01), EWC's weight (10, of 1, 10 and 100, at a rate of 0.003)"
         ),
     ),
     repetition="seed",
