@@ -178,9 +178,9 @@ STUDY = Study(
     differences=(
         "the published numbers are read off a figure",
         "EWC is Laplace with the diagonal of the Fisher matrix, a task's counted ten times and added up over tasks",
-        "20 epochs a task, where the authors' code has 100. Its settings (a rate of 0.001, no momentum, an initial curvature of 20, a "
-        "decay of 0.999, a prior of deviation 1), with one draw a step instead of ten and started from the last task's mean, had "
-        "90.9 % after six tasks in one run, where the settings below have 95.0 %",
+        "20 epochs a task, where the authors' code has 100. Its settings (a rate of 0.001, no momentum, an initial curvature of "
+        "20, a decay of 0.999, a prior of deviation 1), with one draw a step instead of ten and started from the last task's "
+        "mean, had 90.9 % after six tasks in one run, where the settings below have 95.0 %",
         (
             "settings were chosen by accuracy on 2,000 training images that were held out, after three to six tasks of 20,000 "
             "images: VOGN's tempering (0.4, of 0.1 to 1), initial curvature (0.6, of 0.07 to 1.2; its e⁻⁵ stays in the "
