@@ -20,6 +20,7 @@ from ..target import Target
 from .posterior import Posterior
 
 LOG_2PI = math.log(2 * math.pi)
+TOGETHER = 16  # draws of a dense covariance that are one product
 
 
 class Gaussian(Posterior):
@@ -200,6 +201,14 @@ class Full(Gaussian):
     def scatter(self, rng: Keys, dtype: torch.dtype) -> Tensor:
         """L z with L Lᵀ the covariance."""
         return self._chol @ rng.normal(self._chol.shape[:1], dtype, self._chol.device)
+
+    def deviations(self, indices: Sequence[int], seed: int) -> Tensor:
+        """As for any Gaussian, by products of one shape: how many draws are asked for does not change the bits of the first."""
+        size, dtype = self._chol.shape[0], to_vector(self.free).dtype
+        draw = torch.vmap(lambda key: Keys(key, key[0] * 0).normal((size,), dtype, self._chol.device))
+        noise = draw(self._keys(indices, seed))
+        filled = torch.cat([noise, noise.new_zeros(-len(noise) % TOGETHER, size)])
+        return torch.cat([rows @ self._chol.T for rows in filled.split(TOGETHER)])[: len(noise)]
 
     def unscatter(self, vector: Tensor) -> Tensor:
         """Lᵀ v."""
