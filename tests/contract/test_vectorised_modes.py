@@ -60,7 +60,7 @@ LONG = {
     "VOGN": pl.VOGN(),
     "OGN": pl.OGN(),
     "IVON": pl.IVON(),
-    "NaturalGradientVI": pl.NaturalGradientVI(),
+    "NaturalGradientVI": pl.NaturalGradientVI(learning_rate=0.01),  # longer steps make much of the last bits
     "KFAC": pl.KFAC(),
     "NoisyKFAC": pl.NoisyKFAC(),
     "HMC": pl.HMC(step_size=0.1, trajectory_length=0.2, warmup=400),

@@ -123,16 +123,16 @@ def test_a_chain_in_a_neck_that_its_step_size_does_not_suit_moves_on():
 
 @pytest.mark.slow
 def test_after_a_warm_up_of_its_own_a_chain_goes_as_deep_into_a_funnel_as_it_should():
-    """Without halvings the mean of v is six Monte Carlo errors too high: no chain comes into the neck any more.
+    """Without halvings the share of the neck is ten Monte Carlo errors too low: few chains come into it any more.
 
-    The first hundred draws still show where warm-up, whose steps follow the chain, left it.
+    The first three hundred draws still show where warm-up, whose steps follow the chain, left it.
     """
     chains, start = 512, draws_of_the_funnel(512)
     posterior = pl.fit(
-        funnel(), None, pl.NUTS(warmup=160, max_depth=7), steps=360, num_modes=chains, init=start, seed=4, progress=False,
+        funnel(), None, pl.NUTS(warmup=160, max_depth=7), steps=960, num_modes=chains, init=start, seed=4, progress=False,
         device="cpu", compile=True,
     )  # fmt: skip
-    v = chains_of(posterior, "v")[:, 100:, 0]
+    v = chains_of(posterior, "v")[:, 300:, 0]
     deep = (v < -2).double().mean(1)
     off = [errors_off(v.mean(1), 0.0), errors_off((v * v).mean(1), 1.0), errors_off(deep, stats.norm.cdf(-2.0))]
     assert max(map(abs, off)) < 4, f"mean, square and share of the neck are {off} Monte Carlo errors off"
