@@ -60,6 +60,12 @@ class Gaussian(Posterior):
         dtype = to_vector(self.free).dtype
         return torch.vmap(lambda key: self.scatter(Keys(key, key[0] * 0), dtype))(self._keys(indices, seed))
 
+    def _noise(self, size: int, indices: Sequence[int], seed: int) -> Tensor:
+        """Standard normals of draws number `indices`, (n, size), for products with all of them at once."""
+        like = to_vector(self.free)
+        draw = torch.vmap(lambda key: Keys(key, key[0] * 0).normal((size,), like.dtype, like.device))
+        return draw(self._keys(indices, seed))
+
     def draw(self, indices: Sequence[int], seed: int) -> Weights:
         """Draws number `indices`."""
         drawn = from_vector(self.deviations(indices, seed).add_(to_vector(self.free)), self.free)
@@ -204,10 +210,8 @@ class Full(Gaussian):
 
     def deviations(self, indices: Sequence[int], seed: int) -> Tensor:
         """As for any Gaussian, by products of one shape: how many draws are asked for does not change the bits of the first."""
-        size, dtype = self._chol.shape[0], to_vector(self.free).dtype
-        draw = torch.vmap(lambda key: Keys(key, key[0] * 0).normal((size,), dtype, self._chol.device))
-        noise = draw(self._keys(indices, seed))
-        filled = torch.cat([noise, noise.new_zeros(-len(noise) % TOGETHER, size)])
+        noise = self._noise(len(self._chol), indices, seed)
+        filled = torch.cat([noise, noise.new_zeros(-len(noise) % TOGETHER, len(self._chol))])
         return torch.cat([rows @ self._chol.T for rows in filled.split(TOGETHER)])[: len(noise)]
 
     def unscatter(self, vector: Tensor) -> Tensor:

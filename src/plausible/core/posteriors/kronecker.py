@@ -10,7 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ...weights.algebra import Weights, from_vector, to_vector, under_vmap
+from ...weights.algebra import Weights, from_vector, under_vmap
 from ...weights.rng import Keys
 from ..target import Target
 from .gaussian import LOG_2PI, Gaussian
@@ -135,10 +135,8 @@ class Kronecker(Gaussian):
 
     def deviations(self, indices: Sequence[int], seed: int) -> Tensor:
         """Draws number `indices` minus the mean, (n, P)."""
-        size, dtype = sum(self._noise_sizes), to_vector(self.free).dtype
-        noise = torch.vmap(lambda key: Keys(key, key[0] * 0).normal((size,), dtype, self.device))
         # Outside of vmap, which would give every draw a copy of the factors.
-        return self._spread(noise(self._keys(indices, seed)))
+        return self._spread(self._noise(sum(self._noise_sizes), indices, seed))
 
     def _spread(self, z: Tensor) -> Tensor:
         *noise, last = z.split(self._noise_sizes, dim=-1)
