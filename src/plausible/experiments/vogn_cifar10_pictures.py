@@ -15,7 +15,7 @@ NETWORKS = {
 }  # fmt: skip
 COLOURS = {
     "adam": "#7a7a7a", "vogn": "#c0392b", "vogn-parts": "#e377c2", "ogn": "#e08a00", "ivon": "#1f5fa8", "kfac": "#8e6bbf",
-    "noisy-kfac": "#2c8a4b", "swag": "#17a2b8", "bbb": "#b8860b", "mc-dropout": "#444444",
+    "noisy-kfac": "#2c8a4b", "swag": "#17a2b8", "bbb": "#7b4a1e", "mc-dropout": "#444444",
 }  # fmt: skip
 JUDGED = {"nll": "low", "ece": "low", "auroc": "high"}
 
@@ -56,8 +56,10 @@ def draw_curves(results: Results, path: Path) -> None:
         panel.set_xlabel("epoch", fontsize=9)
         panel.grid(alpha=0.3)
         panel.tick_params(labelsize=8)
-        panel.legend(fontsize=7, loc="lower right")
     figure.axes[0].set_ylabel("test accuracy %", fontsize=9)
+    lines = {line.get_label(): line for panel in figure.axes for line in panel.get_lines()}
+    shown = [m for m in COLOURS if m in lines]
+    figure.legend([lines[m] for m in shown], shown, fontsize=8, loc="outside right center")
     _save(figure, path)
 
 
