@@ -31,6 +31,10 @@ def reproduce(
         typer.Option(metavar="DIR", help="Where numbers and page go, instead of results/ and docs/studies/."),
     ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Run rows again that are finished.")] = False,
+    seeds: Annotated[
+        str | None,
+        typer.Option(metavar="NUMBERS", help="Only these seeds of each row, so that processes can share one."),
+    ] = None,
 ) -> None:
     """Run a published study again and print our numbers beside the paper's; finished rows are not run twice."""
     from .experiments import registry
@@ -44,7 +48,10 @@ def reproduce(
         raise typer.BadParameter(str(error)) from None
     if data_dir is not None and not data_dir.is_dir():
         raise typer.BadParameter(f"--data-dir must be a folder, and {data_dir} is none")
-    _run(study, rows.split(",") if rows else None, quick, data_dir, results, restart)
+    if seeds is not None and not all(seed.isdecimal() for seed in seeds.split(",")):
+        raise typer.BadParameter(f"--seeds must be numbers separated by commas, got {seeds!r}")
+    chosen = [int(seed) for seed in seeds.split(",")] if seeds else None
+    _run(study, rows.split(",") if rows else None, quick, data_dir, results, restart, chosen)
 
 
 def _list() -> None:
@@ -62,7 +69,13 @@ def _list() -> None:
 
 
 def _run(
-    name: str, names: list[str] | None, quick: bool, data_dir: Path | None, results: Path | None, restart: bool
+    name: str,
+    names: list[str] | None,
+    quick: bool,
+    data_dir: Path | None,
+    results: Path | None,
+    restart: bool,
+    seeds: list[int] | None,
 ) -> None:
     from rich.console import Console
 
@@ -79,17 +92,19 @@ def _run(
     study = registry.load(name)
     store = None if quick else Store(results or Path("results"), study)
     pages = Path("docs/studies") if results is None else results
-    found = []
     with one_line_errors():
         wanted = study.chosen(names)
         if quick:
             wanted = [study.toy(row) for row in wanted]
         command = shlex.join(["plausible", *sys.argv[1:]])
-        for result in run_rows(study, wanted, store, root=data_dir, command=command, restart=restart, tell=tell):
-            found.append(result)
+        running = run_rows(
+            study, wanted, store, root=data_dir, command=command, restart=restart, seeds=seeds, tell=tell
+        )
+        found = list(running)
         page = None if store is None else write_page(study, store, pages)
-    shown.print(tables.table(study, found))
-    for remark in tables.remarks(study, found):
+    if found:
+        shown.print(tables.table(study, found))
+    for remark in tables.remarks(study, found) if found else ():
         shown.print(remark, style="dim", markup=False, highlight=False)
     if page is not None:
         shown.print(f"The page of this study: {page}", markup=False, highlight=False)

@@ -126,3 +126,19 @@ def test_the_list_of_studies_links_to_every_page():
     text = (ROOT / "docs" / "studies.md").read_text()
     assert pages and [page.name for page in pages if f"(studies/{page.name})" not in text] == []
     assert {page.stem for page in pages} <= {entry.name for entry in registry.ENTRIES}
+
+
+def test_seeds_are_numbers():
+    result = call("vogn-cifar10", "--seeds", "0,one")
+    assert result.exit_code == 2 and "numbers separated by commas" in result.output
+
+
+def test_a_row_may_be_left_with_some_of_its_seeds(toy, monkeypatch):
+    from tests.experiments.test_seeds_of_a_row import SEEDED
+
+    monkeypatch.setattr(registry, "load", lambda name: SEEDED)
+    first = call("vogn-cifar10", "--seeds", "0,2")
+    assert first.exit_code == 0 and "still without seeds 1" in first.output
+    assert "No row has been run yet" in (toy / "docs/studies/toy.md").read_text()
+    assert call("vogn-cifar10", "--seeds", "1").exit_code == 0
+    assert (toy / "results/toy/a.json").is_file()

@@ -88,24 +88,17 @@ def _load(limit: int | None, root: Path | None) -> Dataset:
     )  # fmt: skip
 
 
-def run(row: DigitsRow, root: Path | None) -> Outcome:
-    """Train once per seed and score the average over the posterior; the pictures are of the first seed."""
+def run_seed(row: DigitsRow, root: Path | None, seed: int) -> Outcome:
+    """Train, and score the average over the posterior; the pictures are of the first seed."""
     data = _load(row.limit, root)
-    scored, details = [], {}
-    for seed in range(row.seeds):
-        answer = pl.fit(
-            model_for(row), data.train, pl.ADVI(learning_rate=row.learning_rate), seed=seed, epochs=row.epochs,
-            batch_size=row.batch_size, init="reset", progress=False,
-        )  # fmt: skip
-        x, y = (part.to(answer.device) for part in data.test)
-        predicted = answer.predict(x, num_samples=row.samples)
-        scored.append(_score(predicted, y))
-        if seed == 0:
-            details = _details(predicted, data)
-    return Outcome(
-        scores={name: [s[name] for s in scored] for name in scored[0]}, seeds=list(range(row.seeds)),
-        details=details,
+    answer = pl.fit(
+        model_for(row), data.train, pl.ADVI(learning_rate=row.learning_rate), seed=seed, epochs=row.epochs,
+        batch_size=row.batch_size, init="reset", progress=False,
     )  # fmt: skip
+    x, y = (part.to(answer.device) for part in data.test)
+    predicted = answer.predict(x, num_samples=row.samples)
+    scores = {name: [score] for name, score in _score(predicted, y).items()}
+    return Outcome(scores=scores, seeds=[seed], details=_details(predicted, data) if seed == 0 else {})
 
 
 def _score(predicted: Any, y: Tensor) -> dict[str, float]:
@@ -205,7 +198,7 @@ STUDY = Study(
         "Adam along a cosine for 30 epochs with batches of 250 and one draw a step, in place of the paper's step sizes",
     ),
     repetition="seed",
-    run=run,
+    run_seed=run_seed,
     toy=toy,
     pictures=PICTURES,
 )  # fmt: skip

@@ -44,13 +44,11 @@ class CalibrationRow(Row):
     samples: int = 64
 
 
-def run(row: CalibrationRow, root: Path | None) -> Outcome:
-    """Train once per seed (rows of one data set share the trainings), approximate, and score."""
+def run_seed(row: CalibrationRow, root: Path | None, seed: int) -> Outcome:
+    """Train (rows of one data set share the trainings), approximate, and score."""
     data, strange = _load(row.data, row.limit, root)
-    scored = [_score(_approximated(row, data, seed), row, data, strange) for seed in range(row.seeds)]
-    return Outcome(
-        scores={name: [s[name] for s in scored] for name in scored[0]}, seeds=list(range(row.seeds)),
-    )  # fmt: skip
+    scores = _score(_approximated(row, data, seed), row, data, strange)
+    return Outcome(scores={name: [score] for name, score in scores.items()}, seeds=[seed])
 
 
 @functools.lru_cache(maxsize=1)
@@ -156,6 +154,6 @@ STUDY = Study(
         "the paper's OOD figures average several sets of strangers, so they do not stand beside ours",
     ),
     repetition="seed",
-    run=run,
+    run_seed=run_seed,
     toy=toy,
 )

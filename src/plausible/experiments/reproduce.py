@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from . import figure, tables
-from .results import Result, Store, finished
-from .study import Row, Study
+from .results import Result, Store, finished, joined
+from .study import Outcome, Row, Study
+
+Tell = Callable[[str], None]
 
 
 def run_rows(
@@ -20,7 +24,8 @@ def run_rows(
     root: Path | None = None,
     command: str = "",
     restart: bool = False,
-    tell: Callable[[str], None] = lambda text: None,
+    seeds: Collection[int] | None = None,
+    tell: Tell = lambda text: None,
 ) -> Iterator[Result]:
     """Every row's result as soon as there is one.
 
@@ -31,22 +36,75 @@ def run_rows(
         root: The folder of data sets.
         command: What was typed, for the record.
         restart: Run every row again.
+        seeds: Run these alone of every row's seeds, so that processes can share a row: whoever ends last finishes it.
         tell: Called with a line about each row before it runs.
     """
+    if seeds is not None and (study.run_seed is None or store is None):
+        raise ValueError(f"rows of {study.name} are run whole: there are no seeds of them to choose")
     for number, row in enumerate(rows, 1):
+        name = f"{row.name} ({number} of {len(rows)})"
         kept = None if store is None or restart else store.read(row)
         if kept is not None:
-            tell(f"{row.name} ({number} of {len(rows)}): read, since it was finished {kept.record['finished']}")
+            tell(f"{name}: read, since it was finished {kept.record['finished']}")
             yield kept
             continue
-        tell(f"{row.name} ({number} of {len(rows)}): {row.epochs} epochs")
-        began = time.monotonic()
-        outcome = study.run(row, root)
-        seconds = time.monotonic() - began
-        result = finished(study, row, outcome, seconds=seconds, load=os.getloadavg()[0], command=command)
+        if study.run is not None:
+            tell(f"{name}: {row.epochs} epochs")
+            found: Result | None = _ran(study, row, functools.partial(study.run, row, root), command)
+        else:
+            say = functools.partial(_say, tell, name)
+            found = _seed_by_seed(study, row, store, root, command, restart, seeds, say)
+        if found is None:
+            continue
         if store is not None:
-            store.write(result)
-        yield result
+            store.write(found)
+        yield found
+
+
+def _say(tell: Tell, name: str, text: str) -> None:
+    tell(f"{name}, {text}")
+
+
+def _ran(study: Study, row: Row, run: Callable[[], Outcome], command: str) -> Result:
+    began = time.monotonic()
+    outcome = run()
+    return finished(study, row, outcome, seconds=time.monotonic() - began, load=os.getloadavg()[0], command=command)
+
+
+def _seed_by_seed(
+    study: Study,
+    row: Any,
+    store: Store | None,
+    root: Path | None,
+    command: str,
+    restart: bool,
+    seeds: Collection[int] | None,
+    tell: Tell,
+) -> Result | None:
+    """The row from its seeds, each of which is kept as soon as it has run; None while some are missing."""
+    assert study.run_seed is not None
+    wanted = range(row.seeds)
+    if seeds is not None and not set(seeds) <= set(wanted):
+        raise ValueError(f"seeds of {row.name} must be any of {', '.join(map(str, wanted))}, got {sorted(seeds)}")
+    found = {}
+    for seed in wanted if seeds is None else sorted(seeds):
+        kept = None if store is None or restart else store.read_seed(row, seed)
+        if kept is not None:
+            tell(f"seed {seed} of {row.seeds}: read, since it was finished {kept.record['finished']}")
+        else:
+            tell(f"seed {seed} of {row.seeds}: {row.epochs} epochs")
+            kept = _ran(study, row, functools.partial(study.run_seed, row, root, seed), command)
+            if store is not None:
+                store.write_seed(kept)
+        found[seed] = kept
+    if store is not None and seeds is not None:
+        others = {seed: store.read_seed(row, seed) for seed in wanted if seed not in found}
+        found |= {seed: result for seed, result in others.items() if result is not None}
+    missing = [seed for seed in wanted if seed not in found]
+    if missing:
+        tell(f"still without seeds {', '.join(map(str, missing))}")
+        return None
+    return joined(study, row, [found[seed] for seed in wanted])
 
 
 def write_page(study: Study, store: Store, folder: Path) -> Path:

@@ -68,6 +68,21 @@ def finished(study: Study, row: Row, outcome: Outcome, *, seconds: float, load: 
     return Result(row=row, record=record)
 
 
+def joined(study: Study, row: Row, seeds: Sequence[Result]) -> Result:
+    """The record of a row from those of its seeds, which may have run in several places."""
+    records = [result.record for result in seeds]
+    together = {
+        "scores": {column: [s for one in records for s in one["scores"][column]] for column in records[0]["scores"]},
+        "seeds": [seed for one in records for seed in one["seeds"]],
+        "seconds": round(math.fsum(one["seconds"] for one in records), 1),
+        "load": max(one["load"] for one in records),
+        "finished": max(one["finished"] for one in records),
+        **{field: " and ".join(dict.fromkeys(one[field] for one in records)) for field in ("device", "commit")},
+    }
+    details = dict(study.join_details([one.get("details", {}) for one in records]))
+    return Result(row=row, record={**records[-1], **together, **({"details": details} if details else {})})
+
+
 def _refuse_strange_scores(study: Study, row: Row, scores: Mapping[str, Sequence[float]]) -> None:
     lengths = {len(values) for values in scores.values()}
     needed = {name for name, column in study.columns.items() if column.everywhere}
@@ -91,9 +106,19 @@ class Store:
         """The file of a row."""
         return self.folder / f"{row.name}.json"
 
+    def path_of_seed(self, row: Row, seed: int) -> Path:
+        """The file of one seed of a row that is not finished."""
+        return self.folder / "seeds" / f"{row.name}.{seed}.json"
+
     def read(self, row: Row) -> Result | None:
         """The result of exactly this row; None if there is none, or if it was run with other settings."""
-        path = self.path(row)
+        return self._read(self.path(row), row)
+
+    def read_seed(self, row: Row, seed: int) -> Result | None:
+        """What one seed of exactly this row gave, likewise."""
+        return self._read(self.path_of_seed(row, seed), row)
+
+    def _read(self, path: Path, row: Row) -> Result | None:
         if not path.is_file():
             return None
         try:
@@ -111,11 +136,24 @@ class Store:
         return [result for result in found if result is not None]
 
     def write(self, result: Result) -> Path:
+        """Keep a finished row, in place of its seeds."""
+        path = self._write(self.path(result.row), result)
+        for seed in result.record["seeds"]:
+            self.path_of_seed(result.row, seed).unlink(missing_ok=True)
+        if (seeds := self.folder / "seeds").is_dir() and not any(seeds.iterdir()):
+            seeds.rmdir()
+        return path
+
+    def write_seed(self, result: Result) -> Path:
+        """Keep one seed of a row."""
+        (seed,) = result.record["seeds"]
+        return self._write(self.path_of_seed(result.row, seed), result)
+
+    def _write(self, path: Path, result: Result) -> Path:
         """Write a temporary file beside it, sync it and rename it: a kill leaves the old file."""
         if not result.row.full:
             raise ValueError(f"{result.row.name} is a toy, which is not kept beside the study's results")
-        path = self.path(result.row)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             with open(temporary, "w") as handle:

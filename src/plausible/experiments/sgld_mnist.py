@@ -38,8 +38,8 @@ class SGLDRow(Row):
     limit: int | None = None
 
 
-def run(row: SGLDRow, root: Path | None) -> Outcome:
-    """One chain per seed, and the average over its draws on the test images."""
+def run_seed(row: SGLDRow, root: Path | None, seed: int) -> Outcome:
+    """One chain, and the average over its draws on the test images."""
     data = pl.datasets.mnist(root, limit=row.limit)
     count = data.x_train.shape[0]
     steps = row.epochs * -(-count // row.batch_size)
@@ -53,20 +53,13 @@ def run(row: SGLDRow, root: Path | None) -> Outcome:
         network, pl.likelihoods.Categorical(), prior=pl.priors.Normal(scale=row.prior_scale)
     )  # fmt: skip
     x, y = data.train
-    scored = []
-    for seed in range(row.seeds):
-        posterior = pl.fit(
-            model, (x.flatten(1), y), method, steps=steps, batch_size=row.batch_size, init="reset", seed=seed
-        )
-        predicted = posterior.predict(data.x_test.flatten(1), num_samples=row.draws)
-        scored.append((
-            float(predicted.log_prob(data.y_test).double().sum()),
-            100 * (1 - float(pl.metrics.accuracy(predicted.probs, data.y_test))),
-        ))  # fmt: skip
-    return Outcome(
-        scores={"error": [e for _, e in scored], "log_likelihood": [ll for ll, _ in scored]},
-        seeds=list(range(row.seeds)),
+    posterior = pl.fit(
+        model, (x.flatten(1), y), method, steps=steps, batch_size=row.batch_size, init="reset", seed=seed
     )
+    predicted = posterior.predict(data.x_test.flatten(1), num_samples=row.draws)
+    error = 100 * (1 - float(pl.metrics.accuracy(predicted.probs, data.y_test)))
+    log_likelihood = float(predicted.log_prob(data.y_test).double().sum())
+    return Outcome(scores={"error": [error], "log_likelihood": [log_likelihood]}, seeds=[seed])
 
 
 def toy(row: SGLDRow) -> SGLDRow:
@@ -102,6 +95,6 @@ STUDY = Study(
         "a constant step size, 100 epochs, and 100 draws of the second half",
     ),
     repetition="seed",
-    run=run,
+    run_seed=run_seed,
     toy=toy,
 )

@@ -141,6 +141,8 @@ class Study:
         differences: What differs from the paper's set-up, in words.
         repetition: What a score is repeated over: "split" or "seed".
         run: Runs a row; gets the folder of data sets, None for the usual one.
+        run_seed: In place of `run` for rows that have `seeds`: one training of them, so that each is kept when it ends.
+        join_details: The row's details, made of those of its seeds; by default the first seed's.
         toy: The same row in a size that runs in seconds.
         pictures: More pictures than that of the first column.
         findings: What came out, in words that are computed from the finished results by their row's name.
@@ -155,8 +157,10 @@ class Study:
     published: Mapping[str, Published]
     differences: Sequence[str]
     repetition: str
-    run: Callable[[Any, Path | None], Outcome]
     toy: Callable[[Any], Any]
+    run: Callable[[Any, Path | None], Outcome] | None = None
+    run_seed: Callable[[Any, Path | None, int], Outcome] | None = None
+    join_details: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] = lambda details: details[0]
     pictures: Sequence[Picture] = ()
     findings: Callable[[Mapping[str, Any]], Sequence[str]] = lambda results: ()
 
@@ -165,6 +169,8 @@ class Study:
         strange = sorted((self.published.keys() - {row.name for row in self.rows}) | (named - self.columns.keys()))
         if strange:
             raise ValueError(f"{self.name} has published numbers for {', '.join(strange)}, which it does not run")
+        if (self.run is None) == (self.run_seed is None):
+            raise ValueError(f"{self.name} must have one of run and run_seed")
 
     def chosen(self, names: Sequence[str] | None) -> list[Row]:
         """The rows of these names, in the study's order; all of them for None."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -168,28 +168,26 @@ def _load(limit: int | None, root: Path | None) -> tuple[Dataset, Tensor]:
     return data, (pl.datasets.svhn(root, limit=limit).x_test - data.input_mean) / data.input_scale
 
 
-def run(row: CIFARRow, root: Path | None) -> Outcome:
-    """One training per seed, judged at moments of it and at its end."""
+def run_seed(row: CIFARRow, root: Path | None, seed: int) -> Outcome:
+    """One training, judged at moments of it and at its end."""
     data, strange = _load(row.limit, root)
-    scored, curves = [], []
-    details: dict[str, Any] = {}
-    for seed in range(row.seeds):
-        begun = time.perf_counter()
-        moments = _trained(row, data, seed)
-        seconds = time.perf_counter() - begun
-        curves.append([_accuracy(at, row, data.test) for at in moments])
-        scores, drawn = _scored(moments[-1], row, data, strange)
-        scored.append({**scores, "seconds": seconds / row.epochs})
-        details = details or drawn
-    looks = len(curves[0])
+    begun = time.perf_counter()
+    moments = _trained(row, data, seed)
+    seconds = (time.perf_counter() - begun) / row.epochs
+    curve = [_accuracy(at, row, data.test) for at in moments]
+    scores, entropies = _scored(moments[-1], row, data, strange)
+    epochs = [row.epochs * (k + 1) / len(curve) for k in range(len(curve))]
     return Outcome(
-        scores={name: [s[name] for s in scored] for name in scored[0]},
-        seeds=list(range(row.seeds)),
-        details={
-            **details,
-            "curve": {"epoch": [row.epochs * (k + 1) / looks for k in range(looks)], "accuracy": curves},
-        },
+        scores={name: [score] for name, score in {**scores, "seconds": seconds}.items()},
+        seeds=[seed],
+        details={"entropies": entropies, "curve": {"epoch": epochs, "accuracy": [curve]}},
     )
+
+
+def join_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The curves of all seeds, and the first one's entropies."""
+    curves = [own["curve"]["accuracy"][0] for own in details]
+    return {**details[0], "curve": {"epoch": details[0]["curve"]["epoch"], "accuracy": curves}}
 
 
 def _trained(row: CIFARRow, data: Dataset, seed: int) -> list[pl.Posterior]:
@@ -239,7 +237,7 @@ def _scored(
     }
     train = _accuracy(posterior, row, (data.x_train[:TRAIN_IMAGES], data.y_train[:TRAIN_IMAGES]))
     entropies = {"edges": bins.tolist(), "inside": shares(inside), "outside": shares(outside)}
-    return {"train": train, **{name: float(value) for name, value in scores.items()}}, {"entropies": entropies}
+    return {"train": train, **{name: float(value) for name, value in scores.items()}}, entropies
 
 
 def toy(row: CIFARRow) -> CIFARRow:
@@ -329,7 +327,8 @@ STUDY = Study(
         "training part",
         "AlexNet without augmentation: ρ is 1, since nothing is augmented, where the authors' code has 10 (so has `vogn-parts`). "
         "With 10 and four draws VOGN fits 98 % of the images that it trains on and has 65.8 % and an NLL of 1.24 on the others; "
-        "with 1 and 24 draws it fits less than with four (64 %, and 59.0 % and 1.14)",
+        "with 1 and 24 draws it fits less than with four (64 %, and 59.0 % and 1.14). Trained on 45,000 images, it has 66.0 % and "
+        "0.98 on the other 5,000 with ρ = 2, 65.9 % and 1.04 with 4",
         "ResNet-18 is trained in mixed precision (bf16), by every method; predictions are float32",
         "the authors' Kronecker factors for AlexNet's linear layer are a diagonal here",
         "accuracy on training images is taken without augmentation, on the first 10,000 of them",
@@ -338,7 +337,8 @@ STUDY = Study(
         f"and noisy K-FAC look at the curvature every {LOOK_EVERY} steps)",
     ),
     repetition="seed",
-    run=run,
+    run_seed=run_seed,
+    join_details=join_details,
     toy=toy,
     pictures=PICTURES,
 )

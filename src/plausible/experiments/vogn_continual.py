@@ -6,8 +6,7 @@ Nothing was chosen by a test part.
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,19 +57,20 @@ class TasksRow(Row):
     limit: int | None = None
 
 
-def run(row: TasksRow, root: Path | None) -> Outcome:
+def run_seed(row: TasksRow, root: Path | None, seed: int) -> Outcome:
     """All tasks in turn, and the accuracy on all that were seen after each."""
-    x_train, y_train, x_test, y_test = _load(row.limit, root)
-    ways = [_accuracies(row, seed, x_train, y_train, x_test, y_test) for seed in range(row.seeds)]
+    way = _accuracies(row, seed, *_load(row.limit, root))
+    scores = {"average": sum(way[-1]) / row.tasks, "first": way[-1][0], "last": way[-1][-1]}
     return Outcome(
-        scores={
-            "average": [sum(way[-1]) / row.tasks for way in ways], "first": [way[-1][0] for way in ways],
-            "last": [way[-1][-1] for way in ways],
-        },
-        seeds=list(range(row.seeds)),
-        device=torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU with {os.cpu_count()} cores",
-        details={"after": [[sum(seen) / len(seen) for seen in way] for way in ways]},
-    )  # fmt: skip
+        scores={name: [score] for name, score in scores.items()},
+        seeds=[seed],
+        details={"after": [[sum(seen) / len(seen) for seen in way]]},
+    )
+
+
+def join_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The ways of all seeds."""
+    return {"after": [way for own in details for way in own["after"]]}
 
 
 @functools.lru_cache(maxsize=1)
@@ -189,7 +189,8 @@ STUDY = Study(
         ),
     ),
     repetition="seed",
-    run=run,
+    run_seed=run_seed,
+    join_details=join_details,
     toy=toy,
     pictures=(
         Picture(name="tasks", caption="Mean accuracy on all tasks so far, after each", needs=["vogn"], draw=draw),

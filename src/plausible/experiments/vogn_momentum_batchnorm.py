@@ -5,7 +5,7 @@ The settings are the paper's; nothing was chosen by a test part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -58,19 +58,22 @@ def network_for(row: AblationRow) -> nn.Module:
     return network
 
 
-def run(row: AblationRow, root: Path | None) -> Outcome:
-    """One training per seed, judged at moments of it and at its end."""
-    data = pl.datasets.cifar10(root, normalised=True, limit=row.limit)
-    scored = [_scores(row, data, seed) for seed in range(row.seeds)]
-    looks = len(scored[0])
+def run_seed(row: AblationRow, root: Path | None, seed: int) -> Outcome:
+    """One training, judged at moments of it and at its end."""
+    moments = _scores(row, pl.datasets.cifar10(root, normalised=True, limit=row.limit), seed)
     return Outcome(
-        scores={name: [moments[-1][name] for moments in scored] for name in scored[0][-1]},
-        seeds=list(range(row.seeds)),
+        scores={name: [score] for name, score in moments[-1].items()},
+        seeds=[seed],
         details={
-            "epoch": [row.epochs * (k + 1) / looks for k in range(looks)],
-            "accuracy": [[moment["accuracy"] for moment in moments] for moments in scored],
+            "epoch": [row.epochs * (k + 1) / len(moments) for k in range(len(moments))],
+            "accuracy": [[moment["accuracy"] for moment in moments]],
         },
     )
+
+
+def join_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The curves of all seeds."""
+    return {"epoch": details[0]["epoch"], "accuracy": [curve for own in details for curve in own["accuracy"]]}
 
 
 def _scores(row: AblationRow, data: Dataset, seed: int) -> list[dict[str, float]]:
@@ -158,7 +161,8 @@ STUDY = Study(
         "the rate falls at the same shares of the run as in the table of 161 epochs",
     ),
     repetition="seed",
-    run=run,
+    run_seed=run_seed,
+    join_details=join_details,
     toy=toy,
     pictures=(Picture(name="curves", caption="Test accuracy along training", needs=["both"], draw=draw),),
 )  # fmt: skip
