@@ -327,8 +327,8 @@ STUDY = Study(
         "training part",
         "AlexNet without augmentation: ρ is 1, since nothing is augmented, where the authors' code has 10 (so has `vogn-parts`). "
         "With 10 and four draws VOGN fits 98 % of the images that it trains on and has 65.8 % and an NLL of 1.24 on the others; "
-        "with 1 and 24 draws it fits less than with four (64 %, and 59.0 % and 1.14). Trained on 45,000 images, it has 66.0 % and "
-        "0.98 on the other 5,000 with ρ = 2, 65.9 % and 1.04 with 4",
+        "with 1 and 24 draws it fits less than with four (64 %, and 59.0 % and 1.14). Trained on 45,000 images, it has 66.0 % "
+        "and 0.98 on the other 5,000 with ρ = 2, 65.9 % and 1.04 with 4",
         "ResNet-18 is trained in mixed precision (bf16), by every method; predictions are float32",
         "the authors' Kronecker factors for AlexNet's linear layer are a diagonal here",
         "accuracy on training images is taken without augmentation, on the first 10,000 of them",
