@@ -181,8 +181,8 @@ STUDY = Study(
         "20 epochs a task, where the authors' code has 100. Its settings (a rate of 0.001, no momentum, an initial curvature of "
         "20, a decay of 0.999, a prior of deviation 1), with one draw a step instead of ten and started from the last task's "
         "mean, had 90.9 % after six tasks in one run, where the settings below have 95.0 %",
-        "more work does not close the gap: on 10,000 training images that were held out, after ten tasks and in one run each, the "
-        "settings below have 90.8 %; with 100 epochs 89.8 %, and 91.4 % with four draws a step as well; with 100 epochs and no "
+        "more work does not close the gap: on 10,000 training images that were held out, after ten tasks and in one run each, "
+        "the settings below have 90.8 %; with 100 epochs 89.8 %, and 91.4 % with four draws a step as well; with 100 epochs and no "
         "tempering 91.2 %, and 90.9 % with four draws; with every task started from new weights 89.4 %; with the initial "
         "curvature forgotten to e⁻¹⁰ 89.3 % (`results/vogn-continual-pilots.json`)",
         (
