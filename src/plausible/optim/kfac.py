@@ -27,7 +27,7 @@ class KFAC(KroneckerOptimizer):
         momentum: β.
         curvature_decay: Of the averages, per look at the curvature.
         damping: γ, beside the curvature of one example.
-        update_every: Steps from one look at the curvature to the next; the first few steps all have one.
+        update_every: Steps from one look at the curvature to the next; at first they are closer, as in `pl.KFAC`.
         trust: By how many nats per example a step may change predictions; longer ones are shortened. None: no limit.
         prior_precision: δ of the prior N(0, 1 / δ) of a weight; or numbers by name pattern, of which the first counts.
         reduction: Whether the loss is the "mean" or the "sum" of the examples' negative log likelihoods.

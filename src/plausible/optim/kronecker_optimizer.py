@@ -15,6 +15,7 @@ from ..core.posteriors import Kronecker
 from ..curvature import kronecker
 from ..curvature.passes import Traced
 from ..inference.natural_gradient.answer import checked
+from ..inference.natural_gradient.kronecker_method import looks_at
 from ..inference.natural_gradient.kronecker_preconditioner import (
     JOINED,
     Factors,
@@ -65,7 +66,7 @@ class KroneckerOptimizer(BayesianOptimizer):
         if not getattr(self, "param_groups", None):
             return True  # while it is made
         first = self.param_groups[0]
-        return first["step"] < first["update_every"] or first["step"] % first["update_every"] == 0
+        return looks_at(first["step"], first["update_every"])
 
     # --- what backward passes tell ---
 

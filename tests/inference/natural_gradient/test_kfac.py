@@ -244,3 +244,16 @@ def test_no_steps_are_no_curvature():
 def test_a_setting_that_makes_no_sense_is_refused_with_its_value(setting, value):
     with pytest.raises(ValueError, match=f"{setting} must .*{value}"):
         pl.KFAC(**{setting: value})
+
+
+@pytest.mark.parametrize(
+    ("every", "steps", "expected"),
+    [
+        (1, 4, [0, 1, 2, 3]),
+        (3, 11, [0, 1, 2, 3, 6, 9, 10]),
+        (10, 32, [*range(10), 10, 20, 30, 31]),
+        (40, 130, [*range(10), 10, 20, 30, 40, 80, 120, 129]),
+    ],
+)
+def test_looks_at_the_curvature_are_closer_at_first(every, steps, expected):
+    assert list(pl.KFAC(update_every=every).probed_steps(steps)) == expected

@@ -38,6 +38,16 @@ TRAVEL = 60.0  # learning rate times steps, for learning_rate=None, between thes
 DAMPING = 1e-3  # per example, beside curvatures of an example's log likelihood
 TRUST = 1e-2  # nats per example, for trust=None and learning_rate=None
 TARGETS = 1 << 16  # the call number from which targets are drawn, past anything that draws weights
+CLOSEST = (
+    10  # that many steps have a look at first, then every so-manieth while there have been fewer than update_every
+)
+
+
+def looks_at(step: int, update_every: int) -> bool:
+    """Whether this step looks at the curvature."""
+    if step < update_every:
+        return step < CLOSEST or step % CLOSEST == 0
+    return step % update_every == 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +64,8 @@ class KroneckerMethod(Method):
         momentum: β.
         curvature_decay: ε of a long run, per look at the curvature.
         damping: γ, added to the mean curvature of an example; it shortens steps and is no part of the answer.
-        update_every: Steps from one look at the curvature to the next; at first, when it changes most, every step has one.
+        update_every: Steps from one look at the curvature to the next. At first, when it changes most, looks are closer: the
+            first ten steps all have one, and of the first `update_every` every tenth.
         curvature: "ggn", "mc-fisher" (one pass backwards however many outputs there are) or "empirical-fisher".
         schedule: "constant", "cosine", "one-cycle", "step", "warm-up", or a function of progress in [0, 1).
         trust: By how many nats per example a step may change predictions, if Λ is right; longer ones are shortened (Ba,
@@ -107,8 +118,8 @@ class KroneckerMethod(Method):
 
     def probed_steps(self, num_steps: int) -> Sequence[int]:
         """The first few, then every `update_every`-th, and the last."""
-        first = range(min(self.update_every, num_steps))
-        return sorted({*first, *range(0, num_steps, self.update_every), *range(num_steps - 1, num_steps)})
+        last = num_steps - 1
+        return [step for step in range(num_steps) if looks_at(step, self.update_every) or step == last]
 
     # --- the state ---
 
