@@ -50,6 +50,10 @@ def reproduce(
         raise typer.BadParameter(f"--data-dir must be a folder, and {data_dir} is none")
     if seeds is not None and not all(seed.isdecimal() for seed in seeds.split(",")):
         raise typer.BadParameter(f"--seeds must be numbers separated by commas, got {seeds!r}")
+    if seeds is not None and quick:
+        raise typer.BadParameter(
+            "--seeds does not go with --quick, which keeps nothing that seeds could be joined from"
+        )
     chosen = [int(seed) for seed in seeds.split(",")] if seeds else None
     _run(study, rows.split(",") if rows else None, quick, data_dir, results, restart, chosen)
 

@@ -133,6 +133,11 @@ def test_seeds_are_numbers():
     assert result.exit_code == 2 and "numbers separated by commas" in result.output
 
 
+def test_seeds_do_not_go_with_a_toy():
+    result = call("vogn-cifar10", "--quick", "--seeds", "0")
+    assert result.exit_code == 2 and "--seeds does not go with --quick" in result.output
+
+
 def test_a_row_may_be_left_with_some_of_its_seeds(toy, monkeypatch):
     from tests.experiments.test_seeds_of_a_row import SEEDED
 

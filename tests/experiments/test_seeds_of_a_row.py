@@ -124,6 +124,11 @@ def test_studies_that_run_rows_whole_have_no_seeds_to_choose(tmp_path):
         run(Store(tmp_path, STUDY), row=STUDY.rows[0], study=STUDY, seeds=[0])
 
 
+def test_some_seeds_need_a_store():
+    with pytest.raises(ValueError, match="need a store"):
+        run(None, seeds=[0])
+
+
 @pytest.mark.parametrize("both", [{"run": None, "run_seed": None}, {"run": lambda row, root: None}])
 def test_a_study_runs_rows_or_seeds(both):
     with pytest.raises(ValueError, match="one of run and run_seed"):

@@ -103,6 +103,13 @@ def test_the_outlier_score_compares_entropies():
     assert "ood" not in scoring.scores(sure, data)
 
 
+def test_the_score_of_a_prediction_that_is_sure_and_wrong_is_large_and_finite():
+    data = dataclasses.replace(pl.datasets.moons(), x_test=torch.zeros(2, 2), y_test=torch.tensor([0, 0]))
+    sure = pl.Predictive(torch.tensor([[[300.0, 0.0], [0.0, 300.0]]]), pl.likelihoods.Categorical(), exact=True)
+    assert sure.probs[1, 0] == 0
+    assert scoring.scores(sure, data)["nll"] == pytest.approx(150.0)
+
+
 def test_methods_of_ones_own_and_ones_own_network_start_from_fresh_weights_for_every_seed():
     data = pl.datasets.diabetes()
     network = torch.nn.Linear(10, 1)

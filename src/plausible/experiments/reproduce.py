@@ -39,8 +39,10 @@ def run_rows(
         seeds: Run these alone of every row's seeds, so that processes can share a row: whoever ends last finishes it.
         tell: Called with a line about each row before it runs.
     """
-    if seeds is not None and (study.run_seed is None or store is None):
+    if seeds is not None and study.run_seed is None:
         raise ValueError(f"rows of {study.name} are run whole: there are no seeds of them to choose")
+    if seeds is not None and store is None:
+        raise ValueError("some of the seeds of a row need a store, in which the others are found")
     for number, row in enumerate(rows, 1):
         name = f"{row.name} ({number} of {len(rows)})"
         kept = None if store is None or restart else store.read(row)

@@ -60,7 +60,7 @@ def scores(predictive: Predictive, data: Dataset, outside: Predictive | None = N
     """
     y = data.y_test
     if data.task == "classification":
-        found = _class_scores(predictive.probs, y)
+        found = _class_scores(predictive, y)
         if outside is not None:
             found["ood"] = metrics.auroc_ood(predictive.total, outside.total)
         return {name: float(value) for name, value in found.items()}
@@ -74,10 +74,11 @@ def scores(predictive: Predictive, data: Dataset, outside: Predictive | None = N
     }
 
 
-def _class_scores(probs: Tensor, y: Tensor) -> dict[str, Tensor]:
+def _class_scores(predictive: Predictive, y: Tensor) -> dict[str, Tensor]:
+    probs = predictive.probs
     return {
         "accuracy": metrics.accuracy(probs, y),
-        "nll": metrics.nll(probs, y),
+        "nll": -predictive.log_prob(y).mean(),  # from logits: a sure network's probabilities round to zero
         "ece": metrics.ece(probs, y),
         "brier": metrics.brier(probs, y),
     }
