@@ -13,7 +13,7 @@ from ..core.method import require
 from ..core.model import BayesianModel
 from ..core.posteriors import Diagonal
 from ..inference.natural_gradient import fused_ivon
-from ..inference.natural_gradient.answer import checked
+from ..inference.natural_gradient.answer import checked, judged
 from ..inference.natural_gradient.gaussian_prior import GaussianPrior, deviations
 from ..inference.natural_gradient.ivon import ivon_step_
 from ..weights.algebra import Weights
@@ -21,8 +21,6 @@ from ..weights.rng import Keys
 from .groups import group_weights
 from .optimizer import BayesianOptimizer, Part
 from .watcher import on_gradients
-
-MOST_REMEMBERED = 0.1  # share of h₀ in the curvature of an answer, above which it is named
 
 
 class IVON(BayesianOptimizer):
@@ -129,13 +127,6 @@ class IVON(BayesianOptimizer):
         return answer
 
     def _judged(self) -> Diagnostics | None:
-        """Whether widths are the data's, or still those of h₀."""
         first = self.param_groups[0]
         steps, decay = first["step"], first["betas"][1]
-        if decay**steps <= MOST_REMEMBERED:
-            return None
-        said = (
-            f"after {steps} steps with betas[1]={decay} the curvature still has {decay**steps:.0%} of hess_init, which then "
-            f"decides how wide the posterior is; 1 - 5 / steps forgets it"
-        )
-        return Diagnostics(messages=(said,), ok=False)
+        return judged(decay**steps, steps, f"betas[1]={decay}", "hess_init", "1 - 5 / steps forgets it")

@@ -81,3 +81,35 @@ def test_without_a_rate_a_first_step_is_half_of_newtons_whatever_the_curvature()
     for told in ({}, {"initial_curvature": 0.7}):
         method = pl.IVON(**told).resolved(bound, 100)
         assert float(method.learning_rate * method.init(bound, bound.start)["rescale"]) == pytest.approx(0.5)
+
+
+def judged(method, steps=50):
+    x, y = regression(0)
+    x = torch.cat(
+        [torch.zeros(len(x), 1), x[:, 1:]], 1
+    )  # nothing is known of the weights of an input that is always zero
+    known = model(likelihood=pl.likelihoods.Normal(scale=1.0))
+    found = pl.fit(known, (x[:200], y[:200]), method, steps=steps, batch_size=50, compile=False, progress=False)
+    return found.diagnostics(), found.scale["0.weight"][:, 0].double().pow(-2)
+
+
+def test_vogn_says_when_its_width_is_still_that_of_the_start():
+    told, precision = judged(pl.VOGN(curvature_decay=0.99, initial_curvature=1.0, tempering=0.5))
+    kept = (1 - 0.5 * 0.01) ** 50
+    torch.testing.assert_close(precision, torch.full_like(precision, 200 * kept + 1), rtol=1e-5, atol=0.0)
+    (said,) = told.messages
+    assert (
+        not told.ok
+        and "after 50 steps with curvature_decay=0.99" in said
+        and f"{kept:.0%} of initial_curvature" in said
+    )
+
+
+@pytest.mark.parametrize("method", [pl.VOGN(), pl.VOGN(curvature_decay=0.99), pl.IVON(curvature_decay=0.9), pl.OGN()])
+def test_nothing_is_said_of_a_start_that_is_forgotten(method):
+    assert judged(method)[0].ok
+
+
+def test_ivon_says_when_its_width_is_still_that_of_the_start():
+    told, _ = judged(pl.IVON(curvature_decay=0.99))
+    assert not told.ok and "61% of initial_curvature" in told.messages[0]

@@ -6,10 +6,13 @@ from typing import Any, TypeVar
 
 import torch
 
+from ...core.diagnostics import Diagnostics
 from ...core.posteriors.gaussian import Diagonal, Gaussian
 from ...weights import tree
 
 Answer = TypeVar("Answer", bound=Gaussian)
+
+MOST_REMEMBERED = 0.1  # share of the initial curvature in that of an answer, above which it is named
 
 
 def checked(answer: Answer) -> Answer:
@@ -35,3 +38,22 @@ def require_finite(tensors: dict[str, Any]) -> None:
                 f"the posterior's {name} is not finite: most likely the learning rate is too large, try a tenth of it, or "
                 "the last batch had values that are not finite"
             )
+
+
+def judged(share: float, steps: int, decay: str, initial: str, way_out: str) -> Diagnostics | None:
+    """Whether widths are the data's, or still those of the curvature that the run started from.
+
+    Args:
+        share: Of it that is left.
+        steps: Of the run.
+        decay: The setting that forgets it, with its value.
+        initial: The setting that it comes from.
+        way_out: What lets it be forgotten.
+    """
+    if share <= MOST_REMEMBERED:
+        return None
+    said = (
+        f"after {steps} steps with {decay} the curvature still has {share:.0%} of {initial}, which then decides how wide the "
+        f"posterior is; {way_out}"
+    )
+    return Diagnostics(messages=(said,), ok=False)

@@ -17,7 +17,7 @@ from ...curvature.outputs import bound_likelihood
 from ...weights.algebra import Number, Weights, add_, scale_, to_vector, under_vmap
 from ...weights.rng import Keys
 from . import fused_ivon
-from .answer import checked
+from .answer import checked, judged
 from .draws import mean_at
 from .gaussian_prior import GaussianPrior, deviations, displaced, scattered, times
 from .settings import check_settings, number
@@ -155,7 +155,13 @@ class IVON(Method):
         """q."""
         metric = GaussianPrior.of(model, state["params"]).metric(state["curvature"], model.num_data)
         scale = deviations(metric, model.num_data / getattr(model, "temperature", 1.0))
-        return checked(Diagonal(model, state["params"], scale))
+        answer = checked(Diagonal(model, state["params"], scale))
+        decay, steps = float(number(self.curvature_decay)), model.num_steps
+        answer._diagnostics = judged(
+            decay**steps, steps, f"curvature_decay={decay:.6g}", "initial_curvature",
+            "more epochs, more draws a step or a smaller curvature_decay let it be forgotten",
+        )  # fmt: skip
+        return answer
 
 
 def _is_regression(model: Any) -> bool:

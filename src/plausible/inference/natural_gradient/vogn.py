@@ -14,7 +14,7 @@ from ...core.posteriors import Diagonal
 from ...core.schedules import schedule as find_schedule
 from ...weights.algebra import Number, Weights, add_, add_quotient_, scale_
 from ...weights.rng import Keys
-from .answer import checked
+from .answer import checked, judged
 from .example_moments import mean_moments, refuse_bare_density
 from .gaussian_prior import GaussianPrior, deviations, displaced, scattered
 from .settings import check_settings, number
@@ -141,7 +141,13 @@ class VOGN(SquaredGradients):
     def posterior(self, model: Any, state: dict[str, Any], draws: Any) -> Diagonal:
         """q."""
         prior, total = GaussianPrior.of(model, state["params"]), self.augmentation_factor * model.num_data
-        return gauss_newton_posterior(model, state, prior, total, self.damping)
+        answer = gauss_newton_posterior(model, state, prior, total, self.damping)
+        if self.initial_curvature is not None:
+            decay, steps = float(number(self.curvature_decay)), model.num_steps
+            kept = (1 - self.tempering * (1 - decay)) ** steps
+            way_out = "more steps or a smaller curvature_decay let it be forgotten"
+            answer._diagnostics = judged(kept, steps, f"curvature_decay={decay:.6g}", "initial_curvature", way_out)
+        return answer
 
 
 # --- what it shares with OGN ---
