@@ -2,6 +2,7 @@
 
 import math
 import sys
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -154,6 +155,24 @@ def test_an_interrupted_run_keeps_what_was_finished(tmp_path, monkeypatch):
     resumed = datasets.planet_series(systems, orbits=2, steps=1, cache=tmp_path)
     whole = datasets.planet_series(systems, orbits=2, steps=1, cache=tmp_path / "other", workers=2)
     assert len(done) == 70 + 120 and torch.equal(resumed.values, whole.values)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_one_failure_stops_all_chunks_and_is_the_one_that_is_raised(workers, tmp_path, monkeypatch):
+    systems, failed = some_systems(160), threading.Event()
+
+    def broken(elements, **options):
+        if np.array_equal(elements, module._checked(systems, 2, 1, None)[100]):  # the first of the third chunk of four
+            failed.set()
+            raise ArithmeticError("a planet was lost")
+        if workers > 1:
+            failed.wait(10)  # so that earlier chunks are still at work, and given up
+        return integrate(elements, **options)
+
+    monkeypatch.setattr(module, "integrate", broken)
+    with pytest.raises(ArithmeticError, match="a planet was lost"):
+        datasets.planet_series(systems, orbits=2, steps=1, cache=tmp_path, workers=workers)
+    assert len(list(tmp_path.rglob("*.npz"))) == (2 if workers == 1 else 0)
 
 
 def test_a_broken_file_is_integrated_again(tmp_path):

@@ -27,6 +27,10 @@ _CHUNK = 50  # systems a file: what an interruption costs at most
 _AXIS = ELEMENTS.index("semimajor_axis")
 
 
+class _Stopped(Exception):
+    """A chunk was given up because another one failed."""
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class PlanetSeries:
     """What N systems of P planets did.
@@ -84,14 +88,19 @@ def planet_series(
     found = [_read(path, chunk, steps) for path, chunk in zip(paths, chunks, strict=True)]
     missing = [i for i, kept in enumerate(found) if kept is None]
     total = sum(len(chunks[i]) for i in missing)
-    stop = threading.Event()
+    stop, failures = threading.Event(), []
 
     def integrated(number: int, after: Callable[[], None]) -> tuple[np.ndarray, np.ndarray]:
         tracks: list[Track] = []
         for one in chunks[number]:
             if stop.is_set():
-                raise RuntimeError("stopped")
-            tracks.append(integrate(one, orbits=orbits, steps=steps))
+                raise _Stopped
+            try:
+                tracks.append(integrate(one, orbits=orbits, steps=steps))
+            except BaseException as error:  # after which nobody begins another chunk
+                failures.append(error)
+                stop.set()
+                raise
             after()
         values = np.stack([track.values for track in tracks]).astype(np.float32)
         met = np.array([track.met for track in tracks])
@@ -103,9 +112,11 @@ def planet_series(
         try:
             for i, future in waiting.items():
                 found[i] = future.result()
-        except BaseException:  # an interrupt too: let nobody wait for what has not begun
+        except BaseException as error:  # an interrupt too: let nobody wait for what has not begun
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
+            if isinstance(error, _Stopped):
+                raise failures[0] from None
             raise
     whole = [kept for kept in found if kept is not None]
     empty = np.empty((0, steps, elements.shape[1] * len(CHANNELS)), np.float32)
