@@ -113,3 +113,11 @@ def test_scores_that_are_missing_or_not_finite_are_refused(tmp_path, scores, mes
     with pytest.raises(ValueError, match=message):
         list(run_rows(study, [A], Store(tmp_path, study)))
     assert not (tmp_path / "toy").exists()
+
+
+def test_the_commit_is_that_before_the_run(tmp_path, monkeypatch):
+    heads = iter(["before", "after"])
+    monkeypatch.setattr("plausible.experiments.reproduce.commit_of_the_code", lambda: next(heads))
+    study = replace(STUDY, run=lambda row, root: next(heads) and STUDY.run(row, root))
+    (result,) = run_rows(study, [A], None)
+    assert result.record["commit"] == "before"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import figure, tables
-from .results import Result, Store, finished, joined
+from .results import Result, Store, commit_of_the_code, finished, joined
 from .study import Outcome, Row, Study
 
 Tell = Callable[[str], None]
@@ -68,9 +68,10 @@ def _say(tell: Tell, name: str, text: str) -> None:
 
 
 def _ran(study: Study, row: Row, run: Callable[[], Outcome], command: str) -> Result:
-    began = time.monotonic()
+    began, commit = time.monotonic(), commit_of_the_code()  # while it runs, others may commit
     outcome = run()
-    return finished(study, row, outcome, seconds=time.monotonic() - began, load=os.getloadavg()[0], command=command)
+    seconds, load = time.monotonic() - began, os.getloadavg()[0]
+    return finished(study, row, outcome, seconds=seconds, load=load, command=command, commit=commit)
 
 
 def _seed_by_seed(

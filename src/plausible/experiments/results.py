@@ -42,8 +42,10 @@ class Result:
         return len(next(iter(self.record["scores"].values())))
 
 
-def finished(study: Study, row: Row, outcome: Outcome, *, seconds: float, load: float, command: str) -> Result:
-    """The record of a row that has just been run."""
+def finished(
+    study: Study, row: Row, outcome: Outcome, *, seconds: float, load: float, command: str, commit: str
+) -> Result:
+    """The record of a row that has just been run, by the code of a commit."""
     import torch
 
     _refuse_strange_scores(study, row, outcome.scores)
@@ -60,7 +62,7 @@ def finished(study: Study, row: Row, outcome: Outcome, *, seconds: float, load: 
         "threads": torch.get_num_threads(),
         "load": round(load, 2),  # mean number of busy processes of the machine: above its cores, seconds are too many
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in VERSIONS}},
-        "commit": _commit(),
+        "commit": commit,
         "command": command,
         "finished": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         **({"details": dict(outcome.details)} if outcome.details else {}),
@@ -185,8 +187,8 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _commit() -> str:
-    """The commit of the code that ran, with a mark where the code has been changed since."""
+def commit_of_the_code() -> str:
+    """The commit at hand, with a mark where the code has been changed since; to be asked for before a row runs."""
     here = Path(__file__).parent
     try:
         head = _git(here, "rev-parse", "--short", "HEAD")
