@@ -97,8 +97,7 @@ def run_seed(row: DigitsRow, root: Path | None, seed: int) -> Outcome:
     )  # fmt: skip
     x, y = (part.to(answer.device) for part in data.test)
     predicted = answer.predict(x, num_samples=row.samples)
-    scores = {name: [score] for name, score in _score(predicted, y).items()}
-    return Outcome(scores=scores, seeds=[seed], details=_details(predicted, data) if seed == 0 else {})
+    return Outcome.of_seed(seed, _score(predicted, y), details=_details(predicted, data) if seed == 0 else {})
 
 
 def _score(predicted: Any, y: Tensor) -> dict[str, float]:

@@ -78,7 +78,7 @@ def method_for(row: FashionRow) -> Method:
 def run_seed(row: FashionRow, root: Path | None, seed: int) -> Outcome:
     """One training, judged on the test images."""
     scores = _scored(row, pl.datasets.fashion_mnist(root, limit=row.limit), seed)
-    return Outcome(scores={name: [score] for name, score in scores.items()}, seeds=[seed])
+    return Outcome.of_seed(seed, scores)
 
 
 def _scored(row: FashionRow, data: Dataset, seed: int) -> dict[str, float]:

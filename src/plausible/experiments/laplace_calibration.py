@@ -48,7 +48,7 @@ def run_seed(row: CalibrationRow, root: Path | None, seed: int) -> Outcome:
     """Train (rows of one data set share the trainings), approximate, and score."""
     data, strange = _load(row.data, row.limit, root)
     scores = _score(_approximated(row, data, seed), row, data, strange)
-    return Outcome(scores={name: [score] for name, score in scores.items()}, seeds=[seed])
+    return Outcome.of_seed(seed, scores)
 
 
 @functools.lru_cache(maxsize=1)

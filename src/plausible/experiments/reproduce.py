@@ -54,17 +54,12 @@ def run_rows(
             tell(f"{name}: {row.epochs} epochs")
             found: Result | None = _ran(study, row, functools.partial(study.run, row, root), command)
         else:
-            say = functools.partial(_say, tell, name)
-            found = _seed_by_seed(study, row, store, root, command, restart, seeds, say)
+            found = _seed_by_seed(study, row, store, root, command, restart, seeds, tell, name)
         if found is None:
             continue
         if store is not None:
             store.write(found)
         yield found
-
-
-def _say(tell: Tell, name: str, text: str) -> None:
-    tell(f"{name}, {text}")
 
 
 def _ran(study: Study, row: Row, run: Callable[[], Outcome], command: str) -> Result:
@@ -83,6 +78,7 @@ def _seed_by_seed(
     restart: bool,
     seeds: Collection[int] | None,
     tell: Tell,
+    name: str,
 ) -> Result | None:
     """The row from its seeds, each of which is kept as soon as it has run; None while some are missing."""
     assert study.run_seed is not None
@@ -93,9 +89,9 @@ def _seed_by_seed(
     for seed in wanted if seeds is None else sorted(seeds):
         kept = None if store is None or restart else store.read_seed(row, seed)
         if kept is not None:
-            tell(f"seed {seed} of {row.seeds}: read, since it was finished {kept.record['finished']}")
+            tell(f"{name}, seed {seed} of {row.seeds}: read, since it was finished {kept.record['finished']}")
         else:
-            tell(f"seed {seed} of {row.seeds}: {row.epochs} epochs")
+            tell(f"{name}, seed {seed} of {row.seeds}: {row.epochs} epochs")
             kept = _ran(study, row, functools.partial(study.run_seed, row, root, seed), command)
             if store is not None:
                 store.write_seed(kept)
@@ -105,7 +101,7 @@ def _seed_by_seed(
         found |= {seed: result for seed, result in others.items() if result is not None}
     missing = [seed for seed in wanted if seed not in found]
     if missing:
-        tell(f"still without seeds {', '.join(map(str, missing))}")
+        tell(f"{name}, still without seeds {', '.join(map(str, missing))}")
         return None
     return joined(study, row, [found[seed] for seed in wanted])
 

@@ -59,7 +59,7 @@ def run_seed(row: SGLDRow, root: Path | None, seed: int) -> Outcome:
     predicted = posterior.predict(data.x_test.flatten(1), num_samples=row.draws)
     error = 100 * (1 - float(pl.metrics.accuracy(predicted.probs, data.y_test)))
     log_likelihood = float(predicted.log_prob(data.y_test).double().sum())
-    return Outcome(scores={"error": [error], "log_likelihood": [log_likelihood]}, seeds=[seed])
+    return Outcome.of_seed(seed, {"error": error, "log_likelihood": log_likelihood})
 
 
 def toy(row: SGLDRow) -> SGLDRow:

@@ -108,6 +108,11 @@ class Outcome:
     device: str = field(default_factory=best_device_in_words)
     details: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of_seed(cls, seed: int, scores: Mapping[str, float], **more: Any) -> Outcome:
+        """What one seed gives, with a number for every column."""
+        return cls(scores={column: [score] for column, score in scores.items()}, seeds=[seed], **more)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:

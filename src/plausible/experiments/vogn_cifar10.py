@@ -177,11 +177,8 @@ def run_seed(row: CIFARRow, root: Path | None, seed: int) -> Outcome:
     curve = [_accuracy(at, row, data.test) for at in moments]
     scores, entropies = _scored(moments[-1], row, data, strange)
     epochs = [row.epochs * (k + 1) / len(curve) for k in range(len(curve))]
-    return Outcome(
-        scores={name: [score] for name, score in {**scores, "seconds": seconds}.items()},
-        seeds=[seed],
-        details={"entropies": entropies, "curve": {"epoch": epochs, "accuracy": [curve]}},
-    )
+    details = {"entropies": entropies, "curve": {"epoch": epochs, "accuracy": [curve]}}
+    return Outcome.of_seed(seed, {**scores, "seconds": seconds}, details=details)
 
 
 def join_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -61,11 +61,7 @@ def run_seed(row: TasksRow, root: Path | None, seed: int) -> Outcome:
     """All tasks in turn, and the accuracy on all that were seen after each."""
     way = _accuracies(row, seed, *_load(row.limit, root))
     scores = {"average": sum(way[-1]) / row.tasks, "first": way[-1][0], "last": way[-1][-1]}
-    return Outcome(
-        scores={name: [score] for name, score in scores.items()},
-        seeds=[seed],
-        details={"after": [[sum(seen) / len(seen) for seen in way]]},
-    )
+    return Outcome.of_seed(seed, scores, details={"after": [[sum(seen) / len(seen) for seen in way]]})
 
 
 def join_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

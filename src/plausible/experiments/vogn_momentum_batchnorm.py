@@ -61,14 +61,9 @@ def network_for(row: AblationRow) -> nn.Module:
 def run_seed(row: AblationRow, root: Path | None, seed: int) -> Outcome:
     """One training, judged at moments of it and at its end."""
     moments = _scores(row, pl.datasets.cifar10(root, normalised=True, limit=row.limit), seed)
-    return Outcome(
-        scores={name: [score] for name, score in moments[-1].items()},
-        seeds=[seed],
-        details={
-            "epoch": [row.epochs * (k + 1) / len(moments) for k in range(len(moments))],
-            "accuracy": [[moment["accuracy"] for moment in moments]],
-        },
-    )
+    epochs = [row.epochs * (k + 1) / len(moments) for k in range(len(moments))]
+    curve = [moment["accuracy"] for moment in moments]
+    return Outcome.of_seed(seed, moments[-1], details={"epoch": epochs, "accuracy": [curve]})
 
 
 def join_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The numbers that methods choose by themselves."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -93,9 +95,10 @@ def judged(method, steps=50):
     return found.diagnostics(), found.scale["0.weight"][:, 0].double().pow(-2)
 
 
-def test_vogn_says_when_its_width_is_still_that_of_the_start():
-    told, precision = judged(pl.VOGN(curvature_decay=0.99, initial_curvature=1.0, tempering=0.5))
-    kept = (1 - 0.5 * 0.01) ** 50
+@pytest.mark.parametrize("warm_up", [{}, {"tempering_start": 0.1, "tempering_warmup": 40}])
+def test_vogn_says_when_its_width_is_still_that_of_the_start(warm_up):
+    told, precision = judged(pl.VOGN(curvature_decay=0.99, initial_curvature=1.0, tempering=0.5, **warm_up))
+    kept = math.prod(1 - 0.01 * (0.1 + 0.4 * min(k / 40, 1) if warm_up else 0.5) for k in range(50))
     torch.testing.assert_close(precision, torch.full_like(precision, 200 * kept + 1), rtol=1e-5, atol=0.0)
     (said,) = told.messages
     assert (

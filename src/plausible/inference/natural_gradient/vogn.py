@@ -144,7 +144,8 @@ class VOGN(SquaredGradients):
         answer = gauss_newton_posterior(model, state, prior, total, self.damping)
         if self.initial_curvature is not None:
             decay, steps = float(number(self.curvature_decay)), model.num_steps
-            kept = (1 - self.tempering * (1 - decay)) ** steps
+            along = torch.zeros(steps, dtype=torch.float64) + self._tempering(torch.arange(steps))
+            kept = float((1 - along * (1 - decay)).prod())
             way_out = "more steps or a smaller curvature_decay let it be forgotten"
             answer._diagnostics = judged(kept, steps, f"curvature_decay={decay:.6g}", "initial_curvature", way_out)
         return answer
