@@ -58,6 +58,7 @@ def test_duplicated_inputs_are_one_input_seen_often(structure, dtype):
 
 @every_structure
 def test_dead_units_keep_the_variance_of_their_prior(structure):
+    torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1)).double()
     with torch.no_grad():
         network[0].bias[:] = torch.tensor([-100.0, 1.0, 1.0, -100.0])
