@@ -9,7 +9,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from ..core.method import Method
-from ..core.posteriors import Mixture
+from ..core.posteriors import Delta, Mixture
 from ..weights import tree
 from ..weights.algebra import Weights
 from ..weights.rng import Keys
@@ -22,10 +22,13 @@ class Snapshots(Method):
     Args:
         base: What runs.
         count: How many moments; the last is the end.
+        at_mean: Whether answers are the base's weights alone, as of an optimiser. What else it would make of its state, such
+            as eigenvectors, is then never made.
     """
 
     base: Method
     count: int
+    at_mean: bool = False
 
     @property
     def is_point(self) -> bool:  # type: ignore[override]
@@ -72,10 +75,12 @@ class Snapshots(Method):
         return sorted({round((part + 1) * num_steps / self.count) - 1 for part in range(self.count)})
 
     def keep(self, model: Any, state: dict[str, Any]) -> dict[str, Any]:
-        """All that the base's answer is made of."""
-        return state
+        """All that the answer is made of."""
+        return {"params": state["params"]} if self.at_mean else state
 
     def posterior(self, model: Any, state: dict[str, Any], draws: Any) -> Mixture:
         """The answers in their order, as the components of a mixture."""
-        moments = tree.leading_axis(draws)
-        return Mixture([self.base.posterior(model, tree.unstack(draws, k), None) for k in range(moments)])
+        moments = [tree.unstack(draws, k) for k in range(tree.leading_axis(draws))]
+        if self.at_mean:
+            return Mixture([Delta(model, at["params"]) for at in moments])
+        return Mixture([self.base.posterior(model, at, None) for at in moments])
