@@ -19,12 +19,14 @@ from ..inference.natural_gradient.kronecker_method import looks_at
 from ..inference.natural_gradient.kronecker_preconditioner import (
     JOINED,
     Factors,
+    Inverse,
     Roots,
     averaged,
     block_key,
     gaussian,
     precondition,
     roots,
+    squared,
 )
 from ..weights import tree
 from ..weights.algebra import Weights, scale_
@@ -50,7 +52,7 @@ class KroneckerOptimizer(BayesianOptimizer):
         require(damping >= 0, f"damping must not be negative, got {damping}")
         require(update_every >= 1, f"update_every must be a positive integer, got {update_every}")
         require(trust is None or trust > 0, f"trust must be positive, got {trust}")
-        self._forget_roots()
+        self._forget_metric()
         numbers: dict[str, Any] = {
             "lr": lr, "momentum": momentum, "curvature_decay": curvature_decay, "damping": damping,
             "update_every": update_every, "trust": trust, "looks": 0, "joined": {},
@@ -103,7 +105,7 @@ class KroneckerOptimizer(BayesianOptimizer):
             return
         self._set("looks", self.param_groups[0]["looks"] + 1)
         self._remember(found)
-        self._forget_roots()
+        self._forget_metric()
 
     def _remember(self, found: Factors) -> None:
         """Average with what is known. Of a weight that no gradient came to, such as another task's, that stays as it is."""
@@ -140,11 +142,18 @@ class KroneckerOptimizer(BayesianOptimizer):
                 found["diagonal"][k] = own["diagonal"]
         return found
 
-    def roots(self, damping: float) -> Roots:
-        """Roots of the inverse of factors, prior and damping."""
+    def roots(self) -> Roots:
+        """Of the inverse of factors and prior."""
+        if "roots" not in self._made:
+            self._made["roots"] = roots(self._all_factors(), self._prior(), self.weights())
+        return self._made["roots"]
+
+    def _inverse(self, damping: float) -> Inverse:
+        """Of factors, prior and damping."""
         name = repr(damping)
         if name not in self._made:
-            self._made[name] = roots(self._all_factors(), self._prior(), self.weights(), damping * self.num_data)
+            damped = roots(self._all_factors(), self._prior(), self.weights(), damping * self.num_data)
+            self._made[name] = squared(damped)
         return self._made[name]
 
     def _all_factors(self) -> Factors:
@@ -157,13 +166,13 @@ class KroneckerOptimizer(BayesianOptimizer):
     def _prior(self) -> dict[str, float]:
         return {k: g["prior_precision"] for g in self.param_groups for k in g["param_names"]}
 
-    def _forget_roots(self) -> None:
+    def _forget_metric(self) -> None:
         """They follow from the factors, so that no state need hold them."""
-        self._made: dict[str, Roots] = {}
+        self._made: dict[str, Roots | Inverse] = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._forget_roots()
+        self._forget_metric()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on as the optimiser did whose state it is."""
@@ -173,7 +182,7 @@ class KroneckerOptimizer(BayesianOptimizer):
         for number, p in zip(numbers, [p for g in self.param_groups for p in g["params"]], strict=True):
             for what in {"rows", "columns", "diagonal"} & self.state[p].keys() if p.element_size() < 4 else ():
                 self.state[p][what] = state_dict["state"][number][what].to(p.device, copy=True)
-        self._forget_roots()
+        self._forget_metric()
 
     # --- the step ---
 
@@ -190,7 +199,7 @@ class KroneckerOptimizer(BayesianOptimizer):
         for k, p in weights.items():
             before = self.state[p].get("first", torch.zeros_like(p))
             momentum[k] = self.state[p]["first"] = before * beta + (1 - beta) * uphill[k]
-        step = precondition(self.roots(first["damping"]), momentum)
+        step = precondition(self._inverse(first["damping"]), momentum)
         home = next(iter(step.values())).device
         change = sum((momentum[k] * s).sum().to(home, torch.float64) for k, s in step.items())
         for part in parts:

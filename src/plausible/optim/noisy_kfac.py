@@ -46,4 +46,4 @@ class NoisyKFAC(KroneckerOptimizer):
     def _deviation(self, rng: Keys) -> Weights:
         if not self.param_groups[0]["looks"]:
             return {}
-        return deviations(self.roots(0.0), rng.normal_like(self.weights()))
+        return deviations(self.roots(), rng.normal_like(self.weights()))

@@ -22,9 +22,9 @@ def factors():
     }
 
 
-def dense_inverse(made, like):
+def dense_inverse(roots, like):
     """Λ⁻¹ of the block, one column after the other, as (group, row, column) each."""
-    columns = []
+    made, columns = metric.squared(roots), []
     for i in range(24):
         unit = torch.eye(24, dtype=torch.float64)[i].reshape(2, 3, 4)
         gradient = {"w": unit[..., :3].reshape(6, 3), "b": unit[..., 3].flatten(), "norm": like["norm"]}
@@ -54,7 +54,8 @@ def test_a_step_is_the_gradient_divided_by_curvature_and_prior_and_damping(facto
     found = dense_inverse(metric.roots(factors, PRIOR, LIKE, damping), LIKE)
     expected = torch.block_diag(*[torch.linalg.inv(precision(factors, g, damping)) for g in (0, 1)])
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
-    own = metric.precondition(metric.roots(factors, PRIOR, LIKE, damping), {**LIKE, "norm": torch.ones(2).double()})
+    made = metric.squared(metric.roots(factors, PRIOR, LIKE, damping))
+    own = metric.precondition(made, {**LIKE, "norm": torch.ones(2).double()})
     torch.testing.assert_close(own["norm"], 1 / (torch.tensor([4.0, 8.0]).double() + damping))
 
 

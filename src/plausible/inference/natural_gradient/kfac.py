@@ -27,9 +27,6 @@ class KFAC(KroneckerMethod):
 
     is_point: ClassVar[bool] = True
 
-    def _dampings(self, model: Any) -> dict[str, Any]:
-        return {"roots": self.damping * model.num_data / model.temperature}
-
     def probe(self, model: Any, state: dict[str, Any], batch: Any, rng: Keys) -> dict[str, Any]:
         """The curvature at the weights."""
         return self._looked(model, state, batch, [state["params"]], rng)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -27,7 +26,7 @@ from ...weights.algebra import Weights, add_, average_, dot
 from ...weights.rng import Keys
 from .answer import checked
 from .gaussian_prior import GaussianPrior
-from .kronecker_preconditioner import Factors, all_finite, averaged, block_key, gaussian, precondition, roots
+from .kronecker_preconditioner import Factors, all_finite, averaged, block_key, gaussian, precondition, roots, squared
 
 log = logging.getLogger("plausible")
 
@@ -130,8 +129,7 @@ class KroneckerMethod(Method):
         like = next(iter(params.values()))
         none = torch.zeros((), dtype=torch.float64, device=like.device)
         first = {k: torch.zeros_like(w) for k, w in params.items()}
-        own = _averages(factors)
-        made = {name: roots(own, prior, params, damping) for name, damping in self._dampings(model).items()}
+        made = self._metric(model, _averages(factors), prior, params)
         return {"params": params, "first": first, "factors": factors, "looks": none, "lost": none.clone(), **made}
 
     def _empty(self, model: BayesianModel, params: Weights) -> Factors:
@@ -155,7 +153,7 @@ class KroneckerMethod(Method):
             diagonal = isinstance(plan.calls[b.calls[0]].rule, Embedding)
             sizes = (columns,) if diagonal else (w.shape[0], columns)
             widest = max(widest, (b.weight, max(sizes)), key=lambda found: found[1])
-            # The averages, those of a batch and the roots, and one factor with its inverse in float64.
+            # The averages, those of a batch and what is made of them, and one factor with its inverse in float64.
             needed += 4 * sum(s * s for s in sizes) * w.element_size()
         needed += 3 * 8 * widest[1] ** 2
         free = free_bytes(_device(params))
@@ -165,9 +163,10 @@ class KroneckerMethod(Method):
                 f"{widest[0]}: take pl.VOGN() or pl.IVON(), or keep that weight fixed with parameters="
             )
 
-    @abstractmethod
-    def _dampings(self, model: Any) -> dict[str, Any]:
-        """Which roots the state holds, and what is added to the precision before each is taken."""
+    def _metric(self, model: Any, factors: Factors, prior: Mapping[str, Any], like: Weights) -> dict[str, Any]:
+        """What the state holds of averaged factors: the inverse that a step is multiplied by."""
+        assert self.damping is not None  # `resolved` has made it a number
+        return {"inverse": squared(roots(factors, prior, like, self.damping * model.num_data / model.temperature))}
 
     # --- a look at the curvature ---
 
@@ -186,8 +185,7 @@ class KroneckerMethod(Method):
         new = averaged(state["factors"], found, share)
         factors = tree.tree_map(lambda n, o: torch.where(fine, n, o).to(o.dtype), new, state["factors"])
         prior = _tempered(GaussianPrior.of(model, state["params"]).precision, model.temperature)
-        means = _averages(factors)
-        made = {name: roots(means, prior, state["params"], damping) for name, damping in self._dampings(model).items()}
+        made = self._metric(model, _averages(factors), prior, state["params"])
         return {**state, "factors": factors, "looks": looks, "lost": lost, **made}
 
     def _curvature(self, model: BayesianModel, params: Weights, batch: Any, rng: Keys) -> Factors:
@@ -206,7 +204,7 @@ class KroneckerMethod(Method):
         rate = self.learning_rate * find_schedule(self.schedule)(count / model.num_steps)
         rate = rate / (1 - self.momentum ** (count + 1))
         average_(state["first"], slope, self.momentum)
-        step = precondition(state["roots"], state["first"])
+        step = precondition(state["inverse"], state["first"])
         # Half of rate² mᵀ Λ⁻¹ m is by how much the step changes the predictions of all data, in nats, if Λ is right; a
         # temperature has divided both m and Λ.
         change = rate * rate * model.temperature * dot(state["first"], step).clamp(min=torch.finfo(torch.float32).tiny)

@@ -19,7 +19,12 @@ symmetric one,
     left (scale ⊙ (leftᵀ Z right)) rightᵀ stretch,
 
 which does not depend on the signs of eigenvectors: draws of two runs that differ by rounding differ by as little. Without
-"scale" it is left Z rightᵀ stretch.
+"scale" it is left Z rightᵀ stretch. Steps multiply by Λ⁻¹ itself, for which `squared` makes roots into
+
+    inverse     {"blocks": {key: {"left", "right", "scale", "stretch"}}, "diagonal": {name: variance in its shape}}
+
+with left (scale ⊙ (leftᵀ M right)) rightᵀ as Λ⁻¹ M, or without "scale" left M right, each between two stretches: half of the
+products that two roots would take.
 """
 
 from __future__ import annotations
@@ -36,6 +41,7 @@ from ...weights.algebra import Number, Weights
 
 Factors = dict[str, Any]
 Roots = dict[str, Any]
+Inverse = dict[str, Any]
 
 JOINED = " + "
 EXACT_WIDTH = 512  # of a factor: up to here Λ⁻¹ is exact; eigenvalues of wider ones cost more than they are worth
@@ -158,9 +164,26 @@ def _believed(precision: Tensor) -> Tensor:
 # --- what roots are for ---
 
 
-def precondition(roots: Roots, gradient: Weights) -> Weights:
+def squared(roots: Roots) -> Inverse:
+    """Λ⁻¹ of its roots."""
+    blocks = {}
+    for key, own in roots["blocks"].items():
+        if "scale" in own:
+            blocks[key] = {**own, "scale": own["scale"].square()}
+        else:
+            sides = {side: _with_itself(own[side]) for side in ("left", "right")}
+            blocks[key] = {**sides, "stretch": own["stretch"]}
+    return {"blocks": blocks, "diagonal": {k: s * s for k, s in roots["diagonal"].items()}}
+
+
+def _with_itself(root: Tensor) -> Tensor:
+    """R Rᵀ, of a diagonal matrix too."""
+    return root.square() if root.dim() == 2 else root @ root.mT
+
+
+def precondition(inverse: Inverse, gradient: Weights) -> Weights:
     """Λ⁻¹ gradient."""
-    return _through(roots, gradient, _preconditioned, lambda s, v: s * s * v)
+    return _through(inverse, gradient, _preconditioned, lambda variance, v: variance * v)
 
 
 def deviations(roots: Roots, noise: Weights) -> Weights:
@@ -170,9 +193,10 @@ def deviations(roots: Roots, noise: Weights) -> Weights:
 
 def _preconditioned(own: Mapping[str, Tensor], matrices: Tensor) -> Tensor:
     stretch = own["stretch"].unsqueeze(-2)
-    turned = _between(_transposed(own["left"]), matrices * stretch, own["right"])
-    if "scale" in own:
-        turned = turned * own["scale"].square()
+    matrices = matrices * stretch
+    if "scale" not in own:
+        return _between(own["left"], matrices, own["right"]) * stretch
+    turned = own["scale"] * _between(_transposed(own["left"]), matrices, own["right"])
     return _between(own["left"], turned, _transposed(own["right"])) * stretch
 
 
@@ -193,7 +217,7 @@ def _transposed(factor: Tensor) -> Tensor:
 
 
 def _through(
-    roots: Roots,
+    roots: Roots | Inverse,
     vector: Weights,
     of_block: Callable[[Mapping[str, Tensor], Tensor], Tensor],
     of_rest: Callable[[Tensor, Tensor], Tensor],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from ...core.posteriors import Kronecker
 from ...weights.algebra import Weights, add_, scale_
 from ...weights.rng import Keys
 from .kronecker_method import KroneckerMethod
-from .kronecker_preconditioner import deviations
+from .kronecker_preconditioner import Factors, deviations, roots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,9 @@ class NoisyKFAC(KroneckerMethod):
         count = self.num_samples
         require(isinstance(count, int) and count >= 1, f"num_samples must be a positive integer, got {count}")
 
-    def _dampings(self, model: Any) -> dict[str, Any]:
-        return {"roots": self.damping * model.num_data / model.temperature, "spread": 0.0}
+    def _metric(self, model: Any, factors: Factors, prior: Mapping[str, Any], like: Weights) -> dict[str, Any]:
+        """And the roots, without damping, that draws are made with."""
+        return {**super()._metric(model, factors, prior, like), "spread": roots(factors, prior, like)}
 
     def probe(self, model: Any, state: dict[str, Any], batch: Any, rng: Keys) -> dict[str, Any]:
         """The mean curvature at draws."""
