@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.inference.natural_gradient.kronecker_cases import dense_covariance
+from tests.inference.natural_gradient.kronecker_cases import dense_covariance, on_a_plateau
 from tests.optim.cases import LOOPS, NOISE, N, assert_close, data, loop, make, mlp, model, weights
 from torch import nn
 
@@ -149,6 +149,17 @@ def test_there_is_no_posterior_before_the_first_step():
 def test_numbers_out_of_range_are_errors_that_say_so(numbers, message):
     with pytest.raises(ValueError, match=message):
         pl.optim.KFAC(mlp(), num_data=N, **numbers)
+
+
+def test_a_deep_network_without_norms_leaves_its_plateau():
+    network, (x, y) = on_a_plateau()
+    optimizer, rng = pl.optim.KFAC(network, num_data=len(x), prior_precision=0.18), torch.Generator().manual_seed(0)
+    for _ in range(200):
+        batch = torch.randint(len(x), (128,), generator=rng)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(x[batch]), y[batch]).backward()
+        optimizer.step()
+    assert (network(x).argmax(1) == y).float().mean() > 0.95
 
 
 @pytest.mark.parametrize("name", ["KFAC", "NoisyKFAC"])

@@ -36,7 +36,7 @@ class KFAC(KroneckerOptimizer):
 
     def __init__(
         self, network: nn.Module, *, num_data: float, lr: float = 0.1, momentum: float = 0.9, curvature_decay: float = 0.95,
-        damping: float = 1e-3, update_every: int = 10, trust: float | None = 1e-2,
+        damping: float = 1e-3, update_every: int = 10, trust: float | None = 1e-4,
         prior_precision: float | Mapping[str, float] = 1.0, reduction: str = "mean", seed: int = 0,
     ):  # fmt: skip
         super().__init__(

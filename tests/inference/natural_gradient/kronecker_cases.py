@@ -19,6 +19,15 @@ def several_outputs(bias_prior=None):
     return model, x, y
 
 
+def on_a_plateau():
+    """Digits, and a network of eight layers without norms, which initial weights leave with all but constant outputs."""
+    torch.manual_seed(0)
+    widths = [64] * 8
+    hidden = [layer for a, b in zip(widths, widths[1:], strict=False) for layer in (nn.Linear(a, b), nn.ReLU())]
+    digits = pl.datasets.digits()
+    return nn.Sequential(*hidden, nn.Linear(64, 10)), (digits.x_train.flatten(1), digits.y_train)
+
+
 def exact_bayes(x, y, bias_precision):
     """Mean (2, 4) and covariance (4, 4) of every output's weights and bias."""
     design = torch.cat([x, torch.ones_like(x[:, :1])], 1)

@@ -12,6 +12,7 @@ from tests.inference.natural_gradient.kronecker_cases import (
     exact_bayes,
     fit,
     of_each_output,
+    on_a_plateau,
     several_outputs,
 )
 from torch import nn
@@ -150,6 +151,16 @@ def test_a_temperature_moves_no_step_towards_the_highest_point(temperature):
     expected, found = (fit(m, data, pl.KFAC(), steps=12, batch_size=28) for m in (model, warm))
     for k, w in expected.mean.items():
         torch.testing.assert_close(found.mean[k], w, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(("steps", "update_every"), [(100, 10), (1000, 10), (1000, 100)])
+def test_a_deep_network_without_norms_leaves_its_plateau(steps, update_every):
+    """Where curvature grows by orders of magnitude between two looks at it."""
+    network, (x, y) = on_a_plateau()
+    model = pl.BayesianModel(network, pl.likelihoods.Categorical(), prior=pl.priors.Normal(scale=2.4))
+    posterior = fit(model, (x, y), pl.KFAC(update_every=update_every), steps=steps, batch_size=128)
+    guess = pl.posteriors.Delta(posterior.model, posterior.mean).predict(x).probs.argmax(1)
+    assert (guess == y).float().mean() > 0.95
 
 
 # --- what breaks other code ---

@@ -9,7 +9,10 @@ from torch import Tensor
 
 from ...core.posteriors import Kronecker
 from ...weights.rng import Keys
-from .kronecker_method import KroneckerMethod
+from .kronecker_method import TRUST, KroneckerMethod
+
+CHANGED = 0.1  # nats per example, of all steps of a run, for trust=None
+LEAST_TRUST = 1e-4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,10 @@ class KFAC(KroneckerMethod):
     """
 
     is_point: ClassVar[bool] = True
+
+    def _trusted(self, num_steps: int) -> float:
+        """Long runs have time for short steps, and need no more."""
+        return min(TRUST, max(LEAST_TRUST, CHANGED / max(1, num_steps)))
 
     def probe(self, model: Any, state: dict[str, Any], batch: Any, rng: Keys) -> dict[str, Any]:
         """The curvature at the weights."""

@@ -35,7 +35,7 @@ AVERAGED_SHARE = 0.2  # of a run's looks, for curvature_decay=None: early curvat
 SMALLEST_RATE, LARGEST_RATE = 0.03, 0.3
 TRAVEL = 60.0  # learning rate times steps, for learning_rate=None, between these two
 DAMPING = 1e-3  # per example, beside curvatures of an example's log likelihood
-TRUST = 1e-2  # nats per example, for trust=None and learning_rate=None
+TRUST = 1e-2  # nats per example, for trust=None and learning_rate=None: the most of a step
 TARGETS = 1 << 16  # the call number from which targets are drawn, past anything that draws weights
 CLOSEST = (
     10  # that many steps have a look at first, then every so-manieth while there have been fewer than update_every
@@ -68,7 +68,9 @@ class KroneckerMethod(Method):
         curvature: "ggn", "mc-fisher" (one pass backwards however many outputs there are) or "empirical-fisher".
         schedule: "constant", "cosine", "one-cycle", "step", "warm-up", or a function of progress in [0, 1).
         trust: By how many nats per example a step may change predictions, if Λ is right; longer ones are shortened (Ba,
-            Grosse & Martens, 2017). None: a little where the learning rate is None too, anything where it is given.
+            Grosse & Martens, 2017). Λ is that of the last look, and n steps in one direction change predictions by n² times as
+            much: deep networks without norms leave the plateau that they start on, and its curvature, all at once. None: a
+            little where the learning rate is None too, anything where it is given.
     """
 
     learning_rate: float | None = None
@@ -106,14 +108,20 @@ class KroneckerMethod(Method):
             rate = min(LARGEST_RATE, max(SMALLEST_RATE, TRAVEL / max(1, num_steps)))
         if decay is None:
             decay = min(LONGEST_DECAY, max(0.0, 1 - 1 / (AVERAGED_SHARE * max(1, looks))))
-        trust = (math.inf if self.learning_rate is not None else TRUST) if self.trust is None else float(self.trust)
+        trust = self.trust
+        if trust is None:
+            trust = math.inf if self.learning_rate is not None else self._trusted(num_steps)
         return replace(
             self,
-            trust=trust,
+            trust=float(trust),
             learning_rate=rate,
             curvature_decay=decay,
             damping=DAMPING if damping is None else float(damping),
         )
+
+    def _trusted(self, num_steps: int) -> float:
+        """By how many nats a step may change predictions, for None."""
+        return TRUST
 
     def probed_steps(self, num_steps: int) -> Sequence[int]:
         """The first few, then every `update_every`-th, and the last."""
