@@ -29,6 +29,11 @@ PAGE = ROOT / "docs" / "choosing.md"
 BEGIN, END = "<!-- tables: benchmarks/choosing.py -->", "<!-- end of the tables -->"
 
 DATA = ("moons", "circles", "digits", "diabetes", "breast-cancer", "wine")
+# Beside those that `plausible compare` takes when nobody names any.
+MORE = (
+    "advi", "bayes-by-backprop", "mc-dropout", "concrete-dropout", "vogn", "ivon", "kfac", "noisy-kfac", "sghmc",
+    "cyclical-sgmcmc",
+)  # fmt: skip
 QUICK_EPOCHS = 8
 SCORE = "nll"  # what methods are ranked by; classes and numbers both have it
 NEAR = 2.0  # standard errors of a difference that is no difference
@@ -44,14 +49,16 @@ def study(name: str, methods: Sequence[str] | None, seeds: int, epochs: int | No
     """One data set: every score of every run."""
     import plausible as pl
 
-    found = pl.compare(name, methods, seeds=seeds, epochs=epochs)
-    print(found, flush=True)
+    parts = [pl.compare(name, own, seeds=seeds, epochs=epochs) for own in ([methods] if methods else [None, MORE])]
+    for found in parts:
+        print(found, flush=True)
+    first = parts[0]
     return {
-        "title": found.title,
-        "outliers": found.outliers_are,
-        "notes": list(found.notes),
-        "columns": {key: [column.heading, column.form, column.better] for key, column in found.columns.items()},
-        "runs": {method: list(runs) for method, runs in found.runs.items()},
+        "title": first.title,
+        "outliers": first.outliers_are,
+        "notes": list(first.notes),
+        "columns": {key: [column.heading, column.form, column.better] for key, column in first.columns.items()},
+        "runs": {method: list(runs) for found in parts for method, runs in found.runs.items()},
     }
 
 
@@ -175,7 +182,7 @@ def with_tables(page: str, results: Results) -> str:
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default=",".join(DATA), help="separated by commas")
-    parser.add_argument("--methods", help="separated by commas; by default what `plausible compare` takes")
+    parser.add_argument("--methods", help="separated by commas; by default what `plausible compare` takes, and MORE")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="one seed, few epochs, nothing is written")
     parser.add_argument("--render", action="store_true", help="run nothing, write the page")
