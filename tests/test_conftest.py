@@ -28,6 +28,7 @@ TORCH = """
 def set_num_threads(n): pass
 def get_rng_state(): pass
 def set_rng_state(state): pass
+def manual_seed(seed): pass
 """
 
 

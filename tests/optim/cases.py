@@ -8,7 +8,7 @@ import plausible as pl
 
 CASES = {
     "IVON": (pl.optim.IVON, {"lr": 0.1, "betas": (0.9, 0.99), "hess_init": 0.1}),
-    "KFAC": (pl.optim.KFAC, {"lr": 0.1, "update_every": 2}),
+    "KFAC": (pl.optim.KFAC, {"lr": 0.1, "update_every": 2, "trust": 0.01}),
     "NoisyKFAC": (pl.optim.NoisyKFAC, {"lr": 0.1, "update_every": 2}),
     "OGN": (pl.optim.OGN, {"lr": 0.01, "betas": (0.9, 0.9), "damping": 0.0}),
     "SGHMC": (pl.optim.SGHMC, {"lr": 0.01}),
