@@ -28,7 +28,7 @@ from .vogn_cifar10_pictures import PICTURES
 
 TRAIN_IMAGES = 10_000  # of the training part, on which accuracy is measured without augmentation
 HISTOGRAM = 40  # bins of the entropy
-# Of the prior, where another than the setting's was chosen on held-out images: by row or method.
+# Of the prior, by row or method, where held-out images speak against the setting's.
 CHOSEN_PRECISION = {"noisy-kfac": 500.0, "alexnet-plain-vogn": 1500.0}
 LOOK_EVERY = 100  # steps from one look of K-FAC at the curvature to the next
 LOOKS_OF_KFAC = 7  # at the test images: answers with wide Kronecker factors take seconds
@@ -314,7 +314,7 @@ STUDY = Study(
     published={**PUBLISHED, "alexnet-vogn-parts": PUBLISHED["alexnet-vogn"]},
     differences=(
         "VOGN draws the weights four times a step, on ResNet-18 once, where the authors do so 24 (LeNet-5, AlexNet) or 40 times "
-        "(ResNet-18), spread over GPUs; other methods draw once. The rows `vogn-parts` have the authors' layout in one process: "
+        "(ResNet-18), spread over GPUs; other methods draw once. The row `vogn-parts` has the authors' layout in one process: "
         "a batch has eight parts, each with three draws of its own, so 24 a step",
         "the published β₂ of 0.999 is read as their algorithm has it, s ← (1 − τ β₂) s + β₂ ĥ, so that s is all but the newest "
         "batch's; as the decay of an average it made AlexNet lose 13 points after 60 epochs, on 5,000 images held out of the "
@@ -323,7 +323,7 @@ STUDY = Study(
         "with which it fits 98 % of the images that it trains on and has 65.8 % and an NLL of 1.24 on the test images; with "
         "ρ = 1, since nothing is augmented, 62.7 % and 1.06. Trained on 45,000 images it has, on the other 5,000, with "
         "(ρ, precision) = (2, 0.5) 66.0 % and 0.98, (5, 1,000) 66.2 % and 0.96, (10, 3,000) 67.5 % and 0.99, (10, 1,000) 68.9 % "
-        "and 1.07: the row is between these",
+        "and 1.07: the row's setting is between these, for its accuracy, and was not tried on them itself",
         "ResNet-18 is trained in mixed precision (bf16), by every method; predictions are float32",
         "the authors' Kronecker factors for AlexNet's linear layer are a diagonal here",
         "accuracy on training images is taken without augmentation, on the first 10,000 of them",

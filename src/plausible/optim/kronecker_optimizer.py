@@ -167,7 +167,7 @@ class KroneckerOptimizer(BayesianOptimizer):
         return {k: g["prior_precision"] for g in self.param_groups for k in g["param_names"]}
 
     def _forget_metric(self) -> None:
-        """They follow from the factors, so that no state need hold them."""
+        """It follows from the factors, so that no state need hold it."""
         self._made: dict[str, Roots | Inverse] = {}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -22,8 +22,7 @@ def several_outputs(bias_prior=None):
 def on_a_plateau():
     """Digits, and a network of eight layers without norms, which initial weights leave with all but constant outputs."""
     torch.manual_seed(0)
-    widths = [64] * 8
-    hidden = [layer for a, b in zip(widths, widths[1:], strict=False) for layer in (nn.Linear(a, b), nn.ReLU())]
+    hidden = [layer for _ in range(7) for layer in (nn.Linear(64, 64), nn.ReLU())]
     digits = pl.datasets.digits()
     return nn.Sequential(*hidden, nn.Linear(64, 10)), (digits.x_train.flatten(1), digits.y_train)
 
