@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 import plausible as pl
@@ -23,6 +24,17 @@ class Einsum(nn.Module):
 
     def forward(self, x):
         return torch.einsum("bi,oi->bo", self.inner(x).tanh(), self.odd)
+
+
+class Recurrent(nn.Module):
+    """No weight meets data in an operation that a rule knows."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells = nn.LSTM(2, 2, batch_first=True)
+
+    def forward(self, x):
+        return self.cells(x.reshape(-1, 2, 2))[0][:, -1]
 
 
 class Tied(nn.Module):
@@ -59,6 +71,7 @@ NETWORKS = {
     "linear layers": lambda: nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)),
     "a layer used twice": Tied,
     "an operation without a rule": Einsum,
+    "no operation with a rule": Recurrent,
     "a convolution and an activation in place": InPlace,
     "attention": Attention,
 }
@@ -104,7 +117,7 @@ def test_squares_are_those_of_one_example_after_the_other(name, reduction):
     assert_same(curvature(optimizer), expected)
 
 
-@pytest.mark.parametrize("name", ["linear layers", "an operation without a rule"])
+@pytest.mark.parametrize("name", ["linear layers", "an operation without a rule", "no operation with a rule"])
 def test_micro_batches_have_the_squares_of_the_whole(name):
     network, x, y = made(name)
     expected = brute_force(network, x, y)
@@ -199,8 +212,9 @@ def test_an_exception_in_the_network_stops_the_recording():
     assert_same(curvature(optimizer), expected)
 
 
-def test_going_back_twice_through_a_pass_is_refused():
-    network, x, y = made("linear layers")
+@pytest.mark.parametrize("name", ["linear layers", "no operation with a rule"])
+def test_going_back_twice_through_a_pass_is_refused(name):
+    network, x, y = made(name)
     pl.optim.OGN(network, num_data=N)  # gone at once, and its hooks with it
     optimizer = pl.optim.OGN(network, num_data=N)
     loss = nn.functional.cross_entropy(network(x), y)
@@ -270,4 +284,37 @@ def test_running_the_layers_behind_the_networks_back_is_an_error_that_says_so():
     optimizer = pl.optim.OGN(network, num_data=N)
     nn.functional.cross_entropy(network[2](network[1](network[0](x))), y).backward()
     with pytest.raises(RuntimeError, match=r"network\(inputs\)"):
+        optimizer.step()
+
+
+class Checkpointed(nn.Module):
+    """The first layer's gradients come from another pass than the one that was seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.last(torch.utils.checkpoint.checkpoint(self.first, x, use_reentrant=True))
+
+
+@pytest.mark.parametrize("kind", [pl.optim.OGN, pl.optim.VOGN, pl.optim.KFAC, pl.optim.NoisyKFAC])
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_gradients_that_came_another_way_than_through_the_pass_are_no_zeros(kind):
+    network, x = Checkpointed(), torch.randn(N, 4, requires_grad=True)
+    optimizer = kind(network, num_data=N)
+    with optimizer.sampled():
+        nn.functional.cross_entropy(network(x), torch.randint(2, (N,))).backward()
+    assert network.first.weight.grad.abs().max() > 0
+    with pytest.raises(pl.NotSupported, match=r"first\.weight.*checkpoint"):
+        optimizer.step()
+
+
+def test_a_weight_that_only_a_penalty_uses_is_named():
+    network, x, y = made("linear layers")
+    network.spare = nn.Parameter(torch.ones(2, dtype=torch.float64))
+    network.forward = lambda x: network[2](network[1](network[0](x)))
+    optimizer = pl.optim.OGN(network, num_data=N)
+    (nn.functional.cross_entropy(network(x), y) + network.spare.square().sum()).backward()
+    with pytest.raises(pl.NotSupported, match="spare"):
         optimizer.step()

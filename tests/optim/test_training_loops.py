@@ -94,13 +94,15 @@ def test_a_closure_is_run_at_as_many_draws_as_asked_and_their_losses_averaged():
 
 @every
 @pytest.mark.parametrize("style", ["sampled", "train and eval"])
-@pytest.mark.parametrize("scaled", [False, True])
-def test_clipping_shortens_the_gradient_and_changes_no_curvature(name, style, scaled):
+@pytest.mark.parametrize("scale", [None, 2.0**16, 100.0])
+@pytest.mark.parametrize(("whose", "most"), [("network", 0.01), ("optimizer", 0.01), ("optimizer", 1e-4)])
+def test_clipping_shortens_the_gradient_and_changes_no_curvature(name, style, scale, whose, most):
     """The first step of all is s or h, which the clipped gradient is divided by: a shorter step by as much as was clipped."""
     moved = {}
-    for most in (float("inf"), 0.01):
+    for limit in (float("inf"), most):
         network, (x, y) = mlp(), data()
-        optimizer, scaler = make(name, network, prior_precision=1e-9), torch.amp.GradScaler("cpu", enabled=scaled)
+        optimizer = make(name, network, prior_precision=1e-9)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
         if name in ("SGLD", "SGHMC"):
             optimizer._set("temperature", 1e-30)  # the gradient alone
         start = weights(network)
@@ -111,21 +113,23 @@ def test_clipping_shortens_the_gradient_and_changes_no_curvature(name, style, sc
             optimizer.train()
             scaler.scale(losses(network, x, y).mean()).backward()
         scaler.unscale_(optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(network.parameters(), most)
+        own = network.parameters() if whose == "network" else [p for g in optimizer.param_groups for p in g["params"]]
+        norm = torch.nn.utils.clip_grad_norm_(own, limit)
         scaler.step(optimizer)
         optimizer.eval()
-        moved[most] = {k: w - start[k] for k, w in weights(network).items()}
-    ratio = 0.01 / norm.item()
-    assert_close({k: m / ratio for k, m in moved[0.01].items()}, moved[float("inf")], 1e-5)
+        moved[limit] = {k: w - start[k] for k, w in weights(network).items()}
+    ratio = most / norm.item()
+    assert_close({k: m / ratio for k, m in moved[most].items()}, moved[float("inf")], 1e-5)
 
 
 @every
 @pytest.mark.parametrize("style", ["sampled", "train and eval"])
 @pytest.mark.parametrize("unscale", [False, True])
-def test_a_gradient_scaler_changes_nothing(name, style, unscale):
+@pytest.mark.parametrize("scale", [2.0**10, 100.0])
+def test_a_gradient_scaler_changes_nothing(name, style, unscale, scale):
     plain, scaled, (x, y) = mlp(torch.float32), mlp(torch.float32), data(torch.float32)
     LOOPS[style](make(name, plain), x, y, steps=3)
-    optimizer, scaler = make(name, scaled), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    optimizer, scaler = make(name, scaled), torch.amp.GradScaler("cpu", init_scale=scale)
     if style != "sampled":
         optimizer.train()
     for _ in range(3):
@@ -200,3 +204,24 @@ def test_a_scheduler_sets_the_learning_rate(name):
         loop(other, x, y, steps=1)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(start * 0.01)
     assert_equal(weights(network), weights(twin))
+
+
+@every
+def test_gradients_that_no_backward_brought_make_the_same_steps(name):
+    found = {}
+    for way in ("backward", "autograd.grad"):
+        network, (x, y) = mlp(), data()
+        optimizer = make(name, network)
+        for _ in range(3):
+            optimizer.zero_grad()
+            with optimizer.sampled():
+                loss = losses(network, x, y).mean()
+                if way == "backward":
+                    loss.backward()
+                else:
+                    own = list(network.parameters())
+                    for p, g in zip(own, torch.autograd.grad(loss, own), strict=True):
+                        p.grad = g
+            optimizer.step()
+        found[way] = weights(network)
+    assert_close(found["autograd.grad"], found["backward"], 1e-9)

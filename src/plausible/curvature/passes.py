@@ -44,6 +44,11 @@ class Plan:
     count: int = 0
     shapes: dict[Any, list[tuple[torch.Size, torch.dtype]]] = field(default_factory=dict, compare=False)
 
+    @property
+    def reached(self) -> frozenset[str]:
+        """The unknowns that the output depends on."""
+        return self.fallback.union(*(call.names for call in self.calls))
+
     def followed_by(self, calls: Sequence[Call], count: int) -> bool:
         """Whether a pass of so many uses, of which `calls` were tapped, used the weights as this plan has it."""
         same = [c.kind for c in calls] == [c.kind for c in self.calls]

@@ -67,6 +67,14 @@ class IVON(BayesianOptimizer):
             own = self.ledger.now.tensors.setdefault("products", {})
             own[name] = (weight.detach() - mean).mul_(weight.grad)  # of all that has come so far
 
+    def _close_draw(self) -> None:
+        """See the gradients that were put there by hand, too."""
+        seen = self.ledger.now.tensors.get("products", {})
+        with torch.no_grad():
+            for name, weight in self.weights().items():
+                if name not in seen:
+                    self._came_back(name, weight)
+
     def _begin(self, group: dict[str, Any]) -> dict[str, Tensor]:
         """The weights of a group, each with a momentum and a curvature."""
         weights = group_weights(group)

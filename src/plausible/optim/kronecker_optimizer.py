@@ -78,7 +78,7 @@ class KroneckerOptimizer(BayesianOptimizer):
         keys = {b.weight: block_key(b.weight, b.bias) for b in kronecker.blocks(traced.plan, traced.names)}
         for what in ("rows", "columns", "count"):
             self.ledger.now.add(what, {keys[k]: own[what] for k, own in found["blocks"].items()})
-        self.ledger.now.add("diagonal", found["diagonal"])
+        self.ledger.now.add("diagonal", {k: v for k, v in found["diagonal"].items() if k in traced.plan.reached})
 
     def _close_draw(self) -> None:
         """With a mean loss of B examples, gᵢ is B times what backward brings; Σᵢ gᵢ gᵢᵀ / B is B times Σᵢ of its products."""
@@ -95,6 +95,8 @@ class KroneckerOptimizer(BayesianOptimizer):
                 "no gradient came back through the network since the last step; run network(inputs) itself, not its layers"
             )
         parts = {what: done.tensors.get(what, {}) for what in ("rows", "columns", "count", "diagonal")}
+        seen = {k for key in parts["rows"] for k in key.split(JOINED)} | parts["diagonal"].keys()
+        self.require_measured(k for k in self.weights() if k not in seen)
         rows = self._sums("rows", parts["rows"])
         blocks = {k: {"rows": r, "columns": parts["columns"][k] / parts["count"][k]} for k, r in rows.items()}
         diagonal = self._sums("diagonal", parts["diagonal"])

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..core.errors import NotSupported
 from ..core.method import require
 from ..core.model import BayesianModel
 from ..core.posteriors import Posterior
@@ -300,10 +301,11 @@ class BayesianOptimizer(Optimizer):
         Args:
             what: Its name in the ledger.
             power: How it grows with the gradient: products 1, squares 2.
-            names: Of which weights; zeros where nothing was measured.
+            names: Of which weights; zeros where nothing was measured, because there was no gradient.
         """
         done, weights, names = self.ledger.done, self.weights(), list(names)
         found = done.tensors.get(what, {})
+        self.require_measured(k for k in names if k not in found)
         values = [found[k] if k in found else torch.zeros_like(weights[k]) for k in names]
         count = self.ledger.draws if self.reduction == "mean" else done.examples
         share, scaled = 1.0 / max(count, 1), None if self.witness is None else self.witness.factor()
@@ -311,6 +313,17 @@ class BayesianOptimizer(Optimizer):
             factor = share * scaled.double() ** power
             return {k: v * factor.to(v.device, v.dtype) for k, v in zip(names, values, strict=True)}
         return dict(zip(names, torch._foreach_mul(values, share), strict=True))
+
+    def require_measured(self, unseen: Iterable[str]) -> None:
+        """Refuse gradients of weights of which nothing was measured: their curvature would be taken for zero."""
+        weights = self.weights()
+        wrong = [k for k in unseen if (g := weights[k].grad) is not None and bool(g.any())]
+        if wrong:
+            raise NotSupported(
+                f"{', '.join(wrong)}: a gradient came back, but not through a pass of the network in which single examples "
+                "could be told apart, as with activation checkpointing or a penalty on weights that the network does not use; "
+                "keep these weights fixed with requires_grad_(False), let prior_precision be the penalty, or use pl.optim.IVON"
+            )
 
     # --- names, numbers and keys ---
 

@@ -161,22 +161,24 @@ class RecordedPass(Pass):
         self.recorder = None  # type: ignore[assignment] # which holds on to what the pass computed
 
     def _arrived_at_output(self, gradient: Tensor) -> None:
-        self.column = gradient.detach() if self.column is None else self.column + gradient.detach()
-        self._reached(gradient)
+        self._count_once(gradient, again=self.column is not None)
+        self.column = gradient.detach()
 
     def _arrived(self, place: int, gradient: Tensor) -> None:
-        if self.finished or self.slopes[place] is not None:
+        self._count_once(gradient, again=bool(self.slopes) and self.slopes[place] is not None)
+        self.slopes[place] = gradient.detach()
+        self._look_at_once(place)
+
+    def _count_once(self, gradient: Tensor, again: bool) -> None:
+        if self.finished or again:
             raise NotSupported(
                 "backward came twice through one forward pass, and the parts of an example's gradient must be added up "
                 "before they are squared; add the losses up and call backward once"
             )
-        if not self.counted:
-            self._reached(gradient)
+        self._reached(gradient)
         if not self.begun:
             self.begun = True
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)  # type: ignore[attr-defined]
-        self.slopes[place] = gradient.detach()
-        self._look_at_once(place)
 
     def _look_at_once(self, place: int) -> None:
         """Measure a use whose weights are used nowhere else, so that a backward pass never holds all its gradients."""
@@ -209,7 +211,7 @@ class RecordedPass(Pass):
                 )
             column = _count(self.examples)
         with torch.no_grad():
-            rest = [k for k in self.weights if k not in self.seen]
+            rest = [k for k in self.weights if k not in self.seen and k in self.plan.reached]
             self.optimizer.measure(self.traced, column.unsqueeze(0), rest)
         if self.optimizer.witness is not None:
             self.optimizer.witness.stand()
