@@ -71,6 +71,27 @@ def test_ggn_is_jacobians_around_output_hessians(name):
     assert gap(flat(product), truth @ flat(vector)) < 1e-8
 
 
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_a_misfit_is_squared_residuals_beside_the_noise(weights):
+    network, likelihood, x, y = CASES["numbers"]()
+    model = pl.BayesianModel(network, likelihood)
+    here = Curvature(model, model.init(), (x, y, weights))
+    list(here.columns())
+    squares = (network(x) - y).detach().square().mean(1) / 0.7**2
+    own = torch.ones(5).double() if weights is None else weights
+    torch.testing.assert_close(here.misfit(), (own * squares).sum() / own.sum())
+
+
+@pytest.mark.parametrize("classes", [2, 100])
+def test_a_misfit_of_labels_as_the_network_expects_them_is_one(classes):
+    network, x = mlp(classes), normal(2000, 3)
+    y = torch.distributions.Categorical(logits=network(x)).sample()
+    model = pl.BayesianModel(network, pl.likelihoods.Categorical())
+    here = Curvature(model, model.init(), (x, y, None))
+    list(here.columns())
+    torch.testing.assert_close(here.misfit(), torch.ones(()).double(), rtol=0.05, atol=0.0)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_the_empirical_fisher_is_the_sum_of_outer_products_of_gradients(name):
     network, likelihood, x, y = CASES[name]()

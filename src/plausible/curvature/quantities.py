@@ -63,9 +63,9 @@ class Curvature:
         outputs = self.traced.outputs
         self.weights = None if weights is None else weights.to(outputs.dtype)
         self.likelihood = bound_likelihood(model, params)
-        self.clipped = outputs.new_zeros(
-            ()
-        )  # how negative the Hessian in the outputs was, beside its largest eigenvalue
+        # How negative the Hessian in the outputs was, beside its largest eigenvalue.
+        self.clipped = outputs.new_zeros(())
+        self.expected = torch.zeros((), dtype=torch.float64, device=outputs.device)
 
     @property
     def outputs(self) -> Tensor:
@@ -82,12 +82,21 @@ class Curvature:
             found = iter([sampled_root(self.likelihood, outputs, self.rng, 1, self.targets)])
         else:
             found = iter([gradient(self.likelihood, outputs, self.targets).unsqueeze(0)])
-        if self.weights is None:
-            yield from found
-            return
-        root = self.weights.sqrt().reshape(-1, *[1] * (outputs.dim() - 1))
         for some in found:
-            yield some * root
+            block = self._weighted(some)
+            self.expected = self.expected + block.square().sum()
+            yield block
+
+    def _weighted(self, columns: Tensor) -> Tensor:
+        if self.weights is None:
+            return columns
+        return columns * self.weights.sqrt().reshape(-1, *[1] * (self.outputs.dim() - 1))
+
+    @eagerly
+    def misfit(self) -> Tensor:
+        """Squared gradients in the outputs beside what they are by this curvature, whose columns were all made."""
+        found = self._weighted(gradient(self.likelihood, self.outputs.detach(), self.targets))
+        return found.square().sum().double() / self.expected
 
     @eagerly
     def diagonal(self) -> Weights:

@@ -25,7 +25,9 @@ class Noting(Tensor):
     factors: list[Tensor]
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Sequence = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        cls, func: Any, types: Any, args: Sequence = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
         if func is UNSCALE:
             gradients, _, factor = args
             for own in gradients:

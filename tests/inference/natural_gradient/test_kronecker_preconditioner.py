@@ -49,6 +49,18 @@ def wide_inverse(factors, group):
     return torch.kron(rows.contiguous(), columns.contiguous())
 
 
+def test_curvature_along_a_way_is_the_quadratic_form_of_the_likelihood(factors):
+    rng = torch.Generator().manual_seed(3)
+    way = {k: torch.randn(v.shape, generator=rng).double() for k, v in LIKE.items()}
+    matrices = torch.cat([way["w"].reshape(2, 3, 3), way["b"].reshape(2, 3, 1)], -1)
+    own = factors["blocks"]["w + b"]
+    expected = sum(
+        m.flatten() @ torch.kron(own["rows"][g], own["columns"][g]) @ m.flatten() for g, m in enumerate(matrices)
+    )
+    expected = expected + (way["norm"] ** 2 * torch.tensor([1.0, 5.0]).double()).sum()
+    torch.testing.assert_close(metric.along(factors, way), expected)
+
+
 @pytest.mark.parametrize("damping", [0.0, 7.0])
 def test_a_step_is_the_gradient_divided_by_curvature_and_prior_and_damping(factors, damping):
     found = dense_inverse(metric.roots(factors, PRIOR, LIKE, damping), LIKE)

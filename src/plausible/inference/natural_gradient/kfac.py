@@ -9,7 +9,8 @@ from torch import Tensor
 
 from ...core.posteriors import Kronecker
 from ...weights.rng import Keys
-from .kronecker_method import TRUST, KroneckerMethod
+from . import trust
+from .kronecker_method import KroneckerMethod
 
 # For trust=None: nats per example of all steps of a run, and the least of one. With 1e-2 whatever the run's length, eight
 # layers without norms fall to chance on digits, with 1e-3 if looks are 100 steps apart.
@@ -31,9 +32,9 @@ class KFAC(KroneckerMethod):
 
     is_point: ClassVar[bool] = True
 
-    def _trusted(self, num_steps: int) -> float:
+    def _least_trust(self, num_steps: int) -> float:
         """Long runs have time for short steps, and need no more."""
-        return min(TRUST, max(LEAST_TRUST, CHANGED / max(1, num_steps)))
+        return min(trust.MOST, max(LEAST_TRUST, CHANGED / max(1, num_steps)))
 
     def probe(self, model: Any, state: dict[str, Any], batch: Any, rng: Keys) -> dict[str, Any]:
         """The curvature at the weights."""

@@ -24,6 +24,7 @@ from ...curvature.tracing import plan_for, trace
 from ...weights import tree
 from ...weights.algebra import Weights, add_, average_, dot
 from ...weights.rng import Keys
+from . import trust
 from .answer import checked
 from .gaussian_prior import GaussianPrior
 from .kronecker_preconditioner import Factors, all_finite, averaged, block_key, gaussian, precondition, roots, squared
@@ -35,7 +36,6 @@ AVERAGED_SHARE = 0.2  # of a run's looks, for curvature_decay=None: early curvat
 SMALLEST_RATE, LARGEST_RATE = 0.03, 0.3
 TRAVEL = 60.0  # learning rate times steps, for learning_rate=None, between these two
 DAMPING = 1e-3  # per example, beside curvatures of an example's log likelihood
-TRUST = 1e-2  # nats per example, for trust=None and learning_rate=None: the most of a step
 TARGETS = 1 << 16  # the call number from which targets are drawn, past anything that draws weights
 CLOSEST = (
     10  # that many steps have a look at first, then every so-manieth while there have been fewer than update_every
@@ -69,8 +69,9 @@ class KroneckerMethod(Method):
         schedule: "constant", "cosine", "one-cycle", "step", "warm-up", or a function of progress in [0, 1).
         trust: By how many nats per example a step may change predictions, if Λ is right; longer ones are shortened (Ba,
             Grosse & Martens, 2017). Λ is that of the last look, and n steps in one direction change predictions by n² times as
-            much: deep networks without norms leave the plateau that they start on, and its curvature, all at once. None: a
-            little where the learning rate is None too, anything where it is given.
+            much: deep networks without norms leave the plateau that they start on, and its curvature, all at once. None:
+            anything where the learning rate is given; else little, and more while residuals are far larger than the likelihood
+            expects and every look confirms the last one's curvature.
     """
 
     learning_rate: float | None = None
@@ -108,20 +109,18 @@ class KroneckerMethod(Method):
             rate = min(LARGEST_RATE, max(SMALLEST_RATE, TRAVEL / max(1, num_steps)))
         if decay is None:
             decay = min(LONGEST_DECAY, max(0.0, 1 - 1 / (AVERAGED_SHARE * max(1, looks))))
-        trust = self.trust
-        if trust is None:
-            trust = math.inf if self.learning_rate is not None else self._trusted(num_steps)
+        unlimited = self.trust is None and self.learning_rate is not None
         return replace(
             self,
-            trust=float(trust),
+            trust=math.inf if unlimited else self.trust,
             learning_rate=rate,
             curvature_decay=decay,
             damping=DAMPING if damping is None else float(damping),
         )
 
-    def _trusted(self, num_steps: int) -> float:
-        """By how many nats a step may change predictions, for None."""
-        return TRUST
+    def _least_trust(self, num_steps: int) -> float:
+        """By how many nats a step may always change predictions, for None."""
+        return trust.MOST
 
     def probed_steps(self, num_steps: int) -> Sequence[int]:
         """The first few, then every `update_every`-th, and the last."""
@@ -138,7 +137,16 @@ class KroneckerMethod(Method):
         none = torch.zeros((), dtype=torch.float64, device=like.device)
         first = {k: torch.zeros_like(w) for k, w in params.items()}
         made = self._metric(model, _averages(factors), prior, params)
-        return {"params": params, "first": first, "factors": factors, "looks": none, "lost": none.clone(), **made}
+        own = {} if self.trust is not None else {"trusted": trust.first(params, self._least_trust(model.num_steps))}
+        return {
+            "params": params,
+            "first": first,
+            "factors": factors,
+            "looks": none,
+            "lost": none.clone(),
+            **made,
+            **own,
+        }
 
     def _empty(self, model: BayesianModel, params: Weights) -> Factors:
         """Factors in their shapes: which weights have some depends on how the network uses them."""
@@ -184,7 +192,7 @@ class KroneckerMethod(Method):
         """Bring the running averages and the roots up to date with the curvature of a batch at some points."""
         assert self.curvature_decay is not None  # `resolved` has made it a number
         own = rng.later(TARGETS)
-        each = [self._curvature(model, p, batch, own) for p in points]
+        each, misfits = zip(*(self._curvature(model, p, batch, own) for p in points), strict=True)
         found = tree.tree_map(lambda *t: sum(t[1:], t[0]) / len(t), *each)
         # A batch that is not a number tells in its log joint, by which `fit` stops; nothing else may go wrong by it.
         fine = all_finite(found)
@@ -194,20 +202,28 @@ class KroneckerMethod(Method):
         factors = tree.tree_map(lambda n, o: torch.where(fine, n, o).to(o.dtype), new, state["factors"])
         prior = _tempered(GaussianPrior.of(model, state["params"]).precision, model.temperature)
         made = self._metric(model, _averages(factors), prior, state["params"])
+        if self.trust is None:
+            least, before = self._least_trust(model.num_steps), _averages(state["factors"])
+            at = trust.renewed(
+                state["trusted"], state["params"], before, _averages(found), sum(misfits) / len(misfits), least
+            )
+            made["trusted"] = tree.tree_map(lambda n, o: torch.where(fine, n, o), at, state["trusted"])
         return {**state, "factors": factors, "looks": looks, "lost": lost, **made}
 
-    def _curvature(self, model: BayesianModel, params: Weights, batch: Any, rng: Keys) -> Factors:
+    def _curvature(self, model: BayesianModel, params: Weights, batch: Any, rng: Keys) -> tuple[Factors, Tensor]:
+        """Factors of a batch, and how large its residuals are."""
         key = model.rng.key() if model.needs_key and model.rng is not None else None
         here = Curvature(model, params, batch, self.curvature, rng, key=key)
         found = _named(model, here.traced.plan, here.kronecker())
         found["diagonal"].update({k: v / model.temperature for k, v in here.unknowns().items()})
-        return found
+        return found, here.misfit()
 
     # --- a step ---
 
     def _climb_(self, model: Any, state: dict[str, Any], slope: Weights, rng: Keys) -> None:
         """Momentum, metric, and the step."""
-        assert self.learning_rate is not None and self.trust is not None  # `resolved` has made them numbers
+        assert self.learning_rate is not None  # `resolved` has made it a number
+        trusted = state["trusted"]["trust"] if self.trust is None else self.trust
         count = rng.step.double()
         rate = self.learning_rate * find_schedule(self.schedule)(count / model.num_steps)
         rate = rate / (1 - self.momentum ** (count + 1))
@@ -216,7 +232,7 @@ class KroneckerMethod(Method):
         # Half of rate² mᵀ Λ⁻¹ m is by how much the step changes the predictions of all data, in nats, if Λ is right; a
         # temperature has divided both m and Λ.
         change = rate * rate * model.temperature * dot(state["first"], step).clamp(min=torch.finfo(torch.float32).tiny)
-        rate = rate * (2 * self.trust * model.num_data / change).sqrt().clamp(max=1.0)
+        rate = rate * (2 * trusted * model.num_data / change).sqrt().clamp(max=1.0)
         add_(state["params"], step, rate.to(_dtype(step)))
 
     # --- the answer ---

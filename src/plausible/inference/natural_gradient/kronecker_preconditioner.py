@@ -67,6 +67,16 @@ def all_finite(factors: Factors) -> Tensor:
     return torch.stack(parts).all()
 
 
+def along(factors: Factors, vector: Weights) -> Tensor:
+    """vᵀ Λ v without the prior's part, in float64."""
+    found: Any = 0.0
+    for key, own in factors["blocks"].items():
+        g, o = own["rows"].shape[:2]
+        m = torch.cat([vector[k].reshape(g, o, -1).to(own["rows"].dtype) for k in key.split(JOINED)], -1)
+        found = found + (m * _between(own["rows"], m, own["columns"])).sum().double()
+    return found + sum((c * vector[k].square()).sum().double() for k, c in factors["diagonal"].items())
+
+
 # --- roots of the inverse ---
 
 

@@ -1,0 +1,76 @@
+"""How far K-FAC goes between two looks at the curvature."""
+
+import pytest
+import torch
+from tests.inference.natural_gradient.kronecker_cases import fit, on_a_plateau
+from torch import nn
+
+import plausible as pl
+from plausible.inference.natural_gradient import trust
+
+LEAST = 1e-4
+WAY = {"w": torch.ones(2)}
+
+
+def factors(curvature):
+    return {"blocks": {}, "diagonal": {"w": torch.full((2,), float(curvature))}}
+
+
+def after(found, misfit=1e6, looks=1):
+    """Trust after looks that find `found` times the curvature that steps went by, each step as long as the last."""
+    own, at = trust.first({"w": torch.zeros(2)}, LEAST), {"w": torch.zeros(2)}
+    for _ in range(looks):
+        at = {"w": at["w"] + WAY["w"]}
+        own = trust.renewed(own, at, factors(1), factors(found), torch.tensor(misfit), LEAST)
+    return float(own["trust"])
+
+
+def test_trust_grows_while_looks_confirm_the_curvature_and_falls_where_they_do_not():
+    assert after(1, looks=3) == pytest.approx(8 * LEAST)
+    assert after(2, looks=3) == pytest.approx(LEAST)
+    assert after(10, looks=3) == pytest.approx(LEAST)
+
+
+def test_data_that_the_likelihood_expects_have_no_more_than_the_least():
+    assert after(1, misfit=2.0, looks=20) == pytest.approx(LEAST)
+    assert after(1, misfit=500.0, looks=20) == pytest.approx(trust.MOST * 100)
+
+
+def test_residuals_that_grow_are_no_reason_for_longer_steps():
+    own = trust.first({"w": torch.zeros(2)}, LEAST)
+    for misfit in (1.0, 1e9, float("nan")):
+        own = trust.renewed(own, WAY, factors(1), factors(1), torch.tensor(misfit), LEAST)
+    assert float(own["trust"]) == pytest.approx(LEAST)
+
+
+def test_a_first_look_says_nothing_of_steps_that_there_were_not():
+    own = trust.first({"w": torch.zeros(2)}, LEAST)
+    found = trust.renewed(own, {"w": torch.zeros(2)}, factors(0), factors(1), torch.tensor(1e6), LEAST)
+    assert float(found["trust"]) == pytest.approx(LEAST)
+
+
+@pytest.mark.parametrize("method", [pl.KFAC(), pl.NoisyKFAC()])
+@pytest.mark.parametrize(("noise", "size"), [(0.5, 60), (0.05, 60), (0.005, 60), (0.05, 20)])
+def test_a_line_is_found_however_small_the_noise(method, noise, size):
+    """Thousands of nats away at first, where steps of a fixed number of nats would take as many."""
+    rng = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 3, generator=rng).double()
+    y = x @ torch.tensor([[1.0], [-2.0], [0.5]]).double() + noise * torch.randn(60, 1, generator=rng).double()
+    network = nn.Linear(3, 1, bias=False).double()
+    nn.init.zeros_(network.weight)
+    model = pl.BayesianModel(network, pl.likelihoods.Normal(scale=noise), prior=pl.priors.Normal(scale=3.0))
+    posterior = fit(model, (x, y), method, steps=400, batch_size=size)
+    covariance = torch.linalg.inv(x.T @ x / noise**2 + torch.eye(3).double() / 9)
+    exact = (covariance @ x.T @ y / noise**2).flatten()
+    away = (posterior.mean["weight"].flatten() - exact) / covariance.diagonal().sqrt()
+    assert away.abs().max() < (0.25 if isinstance(method, pl.NoisyKFAC) or size < 60 else 0.02)
+
+
+def test_a_deep_network_in_regression_is_not_blown_up():
+    network, (x, _) = on_a_plateau()
+    y = x[:, 20:21] * x[:, 30:31] - x[:, 40:41]
+    network[-1] = nn.Linear(64, 1)
+    model = pl.BayesianModel(network, pl.likelihoods.Normal(scale=0.02))
+    posterior = fit(model, (x, y), pl.KFAC(), steps=200, batch_size=128)
+    found = pl.posteriors.Delta(posterior.model, posterior.mean).predict(x).mean
+    assert (found - y).square().mean() < 0.05 * y.var()
