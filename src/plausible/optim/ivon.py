@@ -19,6 +19,7 @@ from ..inference.natural_gradient.ivon import ivon_step_
 from ..weights.algebra import Weights
 from ..weights.rng import Keys
 from .groups import group_weights
+from .measured import averages
 from .optimizer import BayesianOptimizer, Part
 from .watcher import on_gradients
 
@@ -114,7 +115,7 @@ class IVON(BayesianOptimizer):
                 "momentum": {k: self.state[weights[k]]["momentum"] for k in part.params},
                 "curvature": {k: self.state[weights[k]]["curvature"] for k in part.params},
             }
-            products = self.averages("products", 1, part.params)
+            products = averages(self, "products", 1, part.params)
             numbers: dict[str, Any] = {
                 "rate": group["lr"] * rescale, "count": group["step"] + 1, "momentum": group["betas"][0],
                 "decay": group["betas"][1], "num_data": float(self.num_data), "clip_radius": group["clip_radius"],

@@ -30,6 +30,7 @@ from ..inference.natural_gradient.kronecker_preconditioner import (
 )
 from ..weights import tree
 from ..weights.algebra import Weights, scale_
+from .measured import averages, require_measured
 from .optimizer import BayesianOptimizer, Part
 
 log = logging.getLogger("plausible")
@@ -96,7 +97,7 @@ class KroneckerOptimizer(BayesianOptimizer):
             )
         parts = {what: done.tensors.get(what, {}) for what in ("rows", "columns", "count", "diagonal")}
         seen = {k for key in parts["rows"] for k in key.split(JOINED)} | parts["diagonal"].keys()
-        self.require_measured(k for k in self.weights() if k not in seen)
+        require_measured(self, (k for k in self.weights() if k not in seen))
         rows = self._sums("rows", parts["rows"])
         blocks = {k: {"rows": r, "columns": parts["columns"][k] / parts["count"][k]} for k, r in rows.items()}
         diagonal = self._sums("diagonal", parts["diagonal"])
@@ -130,7 +131,7 @@ class KroneckerOptimizer(BayesianOptimizer):
 
     def _sums(self, what: str, found: Weights) -> Weights:
         """Over all N examples."""
-        return scale_(self.averages(what, 2, found), float(self.num_data)) if found else {}
+        return scale_(averages(self, what, 2, found), float(self.num_data)) if found else {}
 
     def factors(self) -> Factors:
         """As `inference.natural_gradient.kronecker_preconditioner` has them; empty before the first look."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..core.errors import NotSupported
 from ..core.method import require
 from ..core.model import BayesianModel
 from ..core.posteriors import Posterior
@@ -27,6 +26,7 @@ from ..weights.algebra import Weights
 from ..weights.rng import Keys, run_key
 from .groups import group_weights, grouped
 from .ledger import Ledger, averaged_
+from .measured import require_finite_gradients
 from .watcher import watch
 from .witness import NAME, Witness
 
@@ -77,15 +77,18 @@ class BayesianOptimizer(Optimizer):
         require(reduction in ("mean", "sum"), f'reduction must be "mean" or "sum", got {reduction!r}')
         require(num_samples >= 1, f"num_samples must be at least 1, got {num_samples}")
         require(numbers["lr"] > 0, f"lr must be positive, got {numbers['lr']}")
-        self.network, self.num_data, self.reduction, self.num_samples = network, num_data, reduction, num_samples
+        self.network, self.reduction = network, reduction
         self.ledger = Ledger()  # one object: frameworks that wrap an optimiser copy its attributes
         names = {name: p for name, p in network.named_parameters() if p.requires_grad}
         require(bool(names), "the network has no weight with requires_grad=True, so nothing is unknown")
+        for name, p in names.items():
+            require(not p.is_complex(), f"{name} is complex; give the network its real and imaginary parts as weights")
         groups = grouped(names, prior_precision)
         self.witness = Witness(next(iter(names.values()))) if self.measures or self.remembers else None
         if self.witness is not None:
             groups[0]["params"].append((NAME, self.witness.parameter))
-        super().__init__(groups, {**numbers, "prior_precision": 1.0, "seed": seed, "step": 0, "call": 0, "held": False})
+        told = {"num_data": num_data, "num_samples": num_samples, "prior_precision": 1.0, "seed": seed}
+        super().__init__(groups, {**numbers, **told, "step": 0, "call": 0, "held": False})
         self.complete = True
         self._listen()
 
@@ -209,6 +212,16 @@ class BayesianOptimizer(Optimizer):
         self._set("held", False)
 
     @property
+    def num_data(self) -> float:
+        """N."""
+        return self.param_groups[0]["num_data"]
+
+    @property
+    def num_samples(self) -> int:
+        """How many draws `step(closure)` averages over."""
+        return self.param_groups[0]["num_samples"]
+
+    @property
     def held(self) -> bool:
         """Whether the network has a draw between steps."""
         return self.param_groups[0]["held"]
@@ -278,6 +291,7 @@ class BayesianOptimizer(Optimizer):
             gradients: list[Any] = [p.grad for p in own.values()]
             if factor != 1.0 and gradients:
                 gradients = list(torch._foreach_mul(gradients, factor))
+            require_finite_gradients(dict(zip(own, gradients, strict=True)), group["step"])
             if own:
                 params = {k: means[k].detach() for k in own}
                 prior = GaussianPrior(dict.fromkeys(own, group["prior_precision"]))
@@ -294,36 +308,6 @@ class BayesianOptimizer(Optimizer):
                 'step; run network(inputs) itself, not its layers, or let the loss be a mean with reduction="mean"'
             )
         return self.ledger.draws / self.ledger.done.examples
-
-    def averages(self, what: str, power: int, names: Iterable[str]) -> Weights:
-        """What was measured, as an average over examples and draws.
-
-        Args:
-            what: Its name in the ledger.
-            power: How it grows with the gradient: products 1, squares 2.
-            names: Of which weights; zeros where nothing was measured, because there was no gradient.
-        """
-        done, weights, names = self.ledger.done, self.weights(), list(names)
-        found = done.tensors.get(what, {})
-        self.require_measured(k for k in names if k not in found)
-        values = [found[k] if k in found else torch.zeros_like(weights[k]) for k in names]
-        count = self.ledger.draws if self.reduction == "mean" else done.examples
-        share, scaled = 1.0 / max(count, 1), None if self.witness is None else self.witness.factor()
-        if scaled is not None:
-            factor = share * scaled.double() ** power
-            return {k: v * factor.to(v.device, v.dtype) for k, v in zip(names, values, strict=True)}
-        return dict(zip(names, torch._foreach_mul(values, share), strict=True))
-
-    def require_measured(self, unseen: Iterable[str]) -> None:
-        """Refuse gradients of weights of which nothing was measured: their curvature would be taken for zero."""
-        weights = self.weights()
-        wrong = [k for k in unseen if (g := weights[k].grad) is not None and bool(g.any())]
-        if wrong:
-            raise NotSupported(
-                f"{', '.join(wrong)}: a gradient came back, but not through a pass of the network in which single examples "
-                "could be told apart, as with activation checkpointing or a penalty on weights that the network does not use; "
-                "keep these weights fixed with requires_grad_(False), let prior_precision be the penalty, or use pl.optim.IVON"
-            )
 
     # --- names, numbers and keys ---
 

@@ -33,6 +33,10 @@ class Pass:
     def __init__(self, optimizer: BayesianOptimizer, inputs: Any):
         self.optimizer, self.inputs = optimizer, inputs
         self.examples = batches.length(inputs)
+        if not self.examples:
+            raise ValueError(
+                "the batch is empty, so there is nothing to learn from; skip it, or let the loader drop it"
+            )
         self.counted = False
 
     def begin(self) -> None:

@@ -19,6 +19,7 @@ from ..inference.natural_gradient.vogn import vogn_metric, vogn_step_
 from ..weights.algebra import Weights, scale_
 from ..weights.rng import Keys
 from .groups import group_weights
+from .measured import averages
 from .optimizer import BayesianOptimizer, Part
 
 
@@ -43,8 +44,10 @@ class OnlineGaussNewton(BayesianOptimizer):
             f"tempering {tempering} must be at most 1 / (1 − β₂), which is {1 / (1 - betas[1]):.3g}: s would become negative",
         )
         require(augmentation_factor > 0, f"augmentation_factor must be positive, got {augmentation_factor}")
-        self.augmentation_factor = augmentation_factor
-        numbers = {"lr": lr, "betas": tuple(betas), "damping": damping, "tempering": tempering}
+        numbers = {
+            "lr": lr, "betas": tuple(betas), "damping": damping, "tempering": tempering,
+            "augmentation_factor": augmentation_factor,
+        }  # fmt: skip
         super().__init__(
             network, numbers, num_data=num_data, prior_precision=prior_precision, reduction=reduction,
             num_samples=num_samples, seed=seed,
@@ -53,7 +56,7 @@ class OnlineGaussNewton(BayesianOptimizer):
     @property
     def _total(self) -> float:
         """ρ N."""
-        return self.augmentation_factor * self.num_data
+        return self.param_groups[0]["augmentation_factor"] * self.num_data
 
     def measure_use(self, traced: Traced, place: int, slope: Tensor, names: Sequence[str]) -> bool:
         """Σᵢ gᵢ² of weights that are used once, on the scale of the loss."""
@@ -81,7 +84,7 @@ class OnlineGaussNewton(BayesianOptimizer):
             )
         for part in parts:
             weights = self.weights()
-            found = self.averages("squares", 2, part.params)
+            found = averages(self, "squares", 2, part.params)
             group, tau = part.group, part.group["tempering"]
             for k in part.params:
                 own = self.state[weights[k]]

@@ -137,6 +137,33 @@ def test_a_last_step_that_is_not_finite_leaves_no_posterior(family):
         pl.fit(model, (x, y), pl.NaturalGradientVI(family=family), steps=1, batch_size=10, **QUIET)
 
 
+@pytest.mark.parametrize(
+    "prior",
+    [
+        pl.priors.Laplace(), pl.priors.fan_in(pl.priors.Laplace()), pl.priors.Hierarchical(pl.priors.Laplace),
+        {"bias": pl.priors.Normal(), "*": pl.priors.Laplace(scale=pl.hyperpriors.HalfNormal())},
+    ],
+)  # fmt: skip
+def test_a_prior_with_a_kink_is_refused(prior):
+    """Its curvature is all in one point, and a run without it would widen for ever."""
+    model = pl.BayesianModel(nn.Linear(2, 1), pl.likelihoods.Normal(scale=1.0), prior=prior)
+    with pytest.raises(pl.NotSupported, match="kink"):
+        pl.fit(model, (torch.randn(40, 2), torch.zeros(40, 1)), pl.NaturalGradientVI(), steps=3, **QUIET)
+
+
+@pytest.mark.parametrize("steps", [500, 3000])
+def test_the_diagonal_family_finds_the_mean_of_dependent_weights(steps):
+    rng = torch.Generator().manual_seed(0)
+    common = torch.randn(60, 1, generator=rng).double()
+    x = 0.9 * common + 0.45 * torch.randn(60, 2, generator=rng).double()
+    y = x @ torch.tensor([[3.0], [-2.0]]).double() + 0.5 * torch.randn(60, 1, generator=rng).double()
+    model = pl.BayesianModel(nn.Linear(2, 1, bias=False).double(), pl.likelihoods.Normal(scale=0.5))
+    found = pl.fit(model, (x, y), pl.NaturalGradientVI(family="diagonal"), steps=steps, batch_size=60, **QUIET)
+    precision = x.T @ x / 0.25 + torch.eye(2).double()
+    exact = torch.linalg.solve(precision, x.T @ y / 0.25).flatten()
+    assert ((found.mean["weight"].flatten() - exact).abs() * precision.diagonal().sqrt()).max() < 0.3
+
+
 def test_a_network_too_large_for_its_hessian_is_refused_with_the_way_out():
     model = pl.BayesianModel(nn.Linear(100, 100), pl.likelihoods.Categorical())
     with pytest.raises(pl.NotSupported, match=r"10,100 unknowns needs 5 GiB; IVON, VOGN and ADVI"):

@@ -55,6 +55,11 @@ class FanIn(Prior):
         """As the inner prior is."""
         return getattr(self.prior, "elementwise", True)
 
+    @property
+    def smooth(self) -> bool:  # type: ignore[override]
+        """As the inner prior is."""
+        return getattr(self.prior, "smooth", True)
+
     def fixed_precision(self, shape: torch.Size) -> float | None:
         """The inner prior's, times fan-in."""
         inner = getattr(self.prior, "fixed_precision", None)

@@ -1,6 +1,7 @@
 """The Laplace (double exponential) prior: sparse modes, as the lasso's."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from plausible.core.unknowns import known, require_scale
 @dataclass(frozen=True)
 class Laplace(Prior):
     """p(w) = exp(-|w| / scale) / (2 scale); the standard deviation is √2 · scale."""
+
+    smooth: ClassVar[bool] = False
 
     scale: float | Tensor | Hyperprior = 1.0
 

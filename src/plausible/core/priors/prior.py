@@ -16,11 +16,13 @@ class Prior(ABC):
         precision: ``precision(w)`` in w's shape for a prior that is normal and elementwise, None for any other.
         elementwise: Whether entries are independent of each other. Where not, ``log_prob`` gives each entry's conditional
             density, and only the sum means something.
+        smooth: Whether ``log_prob`` has second derivatives everywhere.
     """
 
     score: ClassVar[Callable[..., Tensor] | None] = None
     precision: ClassVar[Callable[..., Tensor] | None] = None
     elementwise: ClassVar[bool] = True
+    smooth: ClassVar[bool] = True
 
     @abstractmethod
     def log_prob(self, w: Tensor) -> Tensor:

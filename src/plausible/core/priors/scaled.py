@@ -108,5 +108,10 @@ class Rescaled(Prior):
         """As the standard density is."""
         return self.standard.elementwise
 
+    @property
+    def smooth(self) -> bool:  # type: ignore[override]
+        """As the standard density is."""
+        return self.standard.smooth
+
     def sample(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return self.standard.sample(like, generator) * self.scale

@@ -25,6 +25,7 @@ FAMILIES = ("full", "diagonal")
 # may be far above what a weight ends with, and the cosine's half of these steps leaves exp(−15) of it. Steps of more than half
 # the size are for runs too short to do without.
 STEPS, LARGEST_STEP, SHORT_RUN = 30.0, 0.5, 10.0
+ROOT_STEPS = 3.0  # of "diagonal" in long runs: times the root of their number
 LARGEST = 4 * 1024**3  # bytes of a Hessian and what is made of it
 COPIES = 6
 
@@ -39,6 +40,8 @@ class NaturalGradientVI(Method):
     On a model whose posterior is normal one step of size 1 is Bayes' rule. Where G is negative along some direction, so that
     S could become so, the step there is that of a geodesic, S − ρ D + ½ ρ² D S⁻¹ D with D = S − G (Lin et al., 2020), which
     stays positive. Draws come in pairs μ ± L z, whose gradients average to that at μ on a quadratic.
+
+    The log joint must have second derivatives: a kink, as of |w|, has curvature that no draw sees.
 
     Args:
         family: "full", or "diagonal" for independent weights.
@@ -67,6 +70,12 @@ class NaturalGradientVI(Method):
 
     def resolved(self, model: Any, num_steps: int) -> Self:
         """The step size for a run of this length."""
+        for group in getattr(model, "groups", ()):
+            density = getattr(group.prior, "standard", group.prior)
+            if not getattr(density, "smooth", True):
+                raise NotSupported(
+                    f"the prior {density!r} has a kink at zero, whose curvature no second derivative sees; ADVI needs none"
+                )
         unknowns = size(model.start)
         needed = 8 * COPIES * unknowns**2
         if needed > LARGEST:
@@ -75,7 +84,9 @@ class NaturalGradientVI(Method):
             )
         if self.learning_rate is None:
             count = max(1, num_steps)
-            return replace(self, learning_rate=max(min(LARGEST_STEP, STEPS / count), min(1.0, SHORT_RUN / count)))
+            # Independent normals of dependent weights come closer by a part of a step alone.
+            usual = STEPS / count if self.family == "full" else max(STEPS / count, ROOT_STEPS / math.sqrt(count))
+            return replace(self, learning_rate=max(min(LARGEST_STEP, usual), min(1.0, SHORT_RUN / count)))
         return self
 
     def init(self, model: Any, params: Weights) -> dict[str, Any]:
