@@ -50,6 +50,21 @@ def test_a_model_of_other_weights_is_refused():
         optimizer.posterior(model(mlp(), temperature=0.5))
 
 
+@pytest.mark.parametrize(
+    ("prior", "precision", "said"),
+    [
+        (pl.priors.Normal(scale=0.5), 4.0, ""),
+        ({"*.bias": pl.priors.Flat(), "*": pl.priors.Normal()}, {"*.bias": 0.0, "*": 1.0}, ""),
+        (pl.priors.Normal(), 4.0, "prior of 0.weight has precision 1 and VOGN had prior_precision=4"),
+        (pl.priors.Laplace(), 1.0, "not normal"),
+    ],
+)  # fmt: skip
+def test_another_prior_than_the_one_that_weights_were_drawn_towards_is_named(prior, precision, said, caplog):
+    optimizer = stepped("VOGN", prior_precision=precision)
+    optimizer.posterior(model(optimizer.network, prior=prior))
+    assert said in caplog.text if said else not caplog.text
+
+
 @every
 @pytest.mark.parametrize("style", LOOPS)
 def test_a_batch_that_is_not_a_number_makes_no_step_and_names_the_gradient(name, style):

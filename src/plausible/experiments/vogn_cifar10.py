@@ -329,8 +329,7 @@ STUDY = Study(
         "accuracy on training images is taken without augmentation, on the first 10,000 of them",
         "OGN has VOGN's settings but for ρ and τ; it and K-FAC predict at their means. The methods that the paper's table does "
         "not have run with the library's defaults (IVON with a learning rate of 0.1, and VOGN's schedule where that falls; K-FAC "
-        f"and noisy K-FAC look at the curvature every {LOOK_EVERY} steps; K-FAC's row of LeNet-5 was run when its default of "
-        "trust was 0.01 nats a step, with which AlexNet falls to chance; it is 0.0001 now)",
+        f"and noisy K-FAC look at the curvature every {LOOK_EVERY} steps)",
     ),
     repetition="seed",
     run_seed=run_seed,

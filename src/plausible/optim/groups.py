@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from ..core.errors import NotSupported
 from ..core.method import require
+from ..core.model import BayesianModel
+from ..inference.natural_gradient.gaussian_prior import GaussianPrior
 from .witness import NAME
+
+log = logging.getLogger("plausible")
 
 
 def group_weights(group: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -36,3 +43,21 @@ def grouped(names: Mapping[str, Tensor], precision: float | Mapping[str, float])
     if left:
         raise ValueError(f'prior_precision has no pattern for {", ".join(left)}; add "*" as the last one')
     return groups
+
+
+def warn_of_another_prior(name: str, groups: Sequence[Mapping[str, Any]], model: BayesianModel) -> None:
+    """Say where a model's prior is not the one that an optimiser drew weights towards."""
+    own = {k: g["prior_precision"] for g in groups for k in group_weights(g)}
+    try:
+        stated = GaussianPrior.of(model, model.start).precision
+    except NotSupported:
+        log.warning("the model's prior is not normal, and %s had N(0, 1 / prior_precision)", name)
+        return
+    for k, precision in own.items():
+        other = torch.as_tensor(stated[k], dtype=torch.float64)
+        if not torch.allclose(other, torch.full_like(other, precision), rtol=1e-4, atol=0.0):
+            log.warning(
+                "the model's prior of %s has precision %.6g and %s had prior_precision=%.6g; give the model "
+                "pl.priors.Normal(scale=prior_precision ** -0.5)", k, float(other.mean()), name, precision,
+            )  # fmt: skip
+            return

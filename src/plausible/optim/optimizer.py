@@ -24,7 +24,7 @@ from ..curvature.passes import Traced
 from ..inference.natural_gradient.gaussian_prior import GaussianPrior
 from ..weights.algebra import Weights
 from ..weights.rng import Keys, run_key
-from .groups import group_weights, grouped
+from .groups import group_weights, grouped, warn_of_another_prior
 from .ledger import Ledger, averaged_
 from .measured import require_finite_gradients
 from .watcher import watch
@@ -385,6 +385,7 @@ class BayesianOptimizer(Optimizer):
             model.temperature == temperature,
             f"the model has temperature {model.temperature} and {type(self).__name__} had {temperature}; make them one",
         )
+        warn_of_another_prior(type(self).__name__, self.param_groups, model)
         mean = self.means()
         answer = self._posterior(
             model.bound(num_data=float(self.num_data)), {k: mean[k].detach().clone() for k in model.start}
