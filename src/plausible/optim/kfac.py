@@ -28,7 +28,8 @@ class KFAC(KroneckerOptimizer):
         curvature_decay: Of the averages, per look at the curvature.
         damping: γ, beside the curvature of one example.
         update_every: Steps from one look at the curvature to the next; at first they are closer, as in `pl.KFAC`.
-        trust: By how many nats per example a step may change predictions; longer ones are shortened. None: no limit.
+        trust: By how many nats per example a step may change predictions; longer ones are shortened. None: no limit. The default
+            is for deep networks and classes; in regression with little noise 1e-2 gets there in fewer steps.
         prior_precision: δ of the prior N(0, 1 / δ) of a weight; or numbers by name pattern, of which the first counts.
         reduction: Whether the loss is the "mean" or the "sum" of the examples' negative log likelihoods.
         seed: Not used.
