@@ -65,15 +65,14 @@ def test_the_settings_are_the_published_ones():
     vogn = vogn_cifar10.method_for(rows["alexnet-vogn"])
     assert (vogn.learning_rate, vogn.momentum, vogn.damping, vogn.augmentation_factor) == (1e-4, 0.9, 1e-3, 10)
     network = vogn_cifar10.SETTINGS["resnet18"].make()
-    prior = vogn_cifar10.prior_for(rows["resnet18-vogn"], network, 50_000)
+    assert rows["resnet18-vogn"].precision == 50 and rows["lenet5-adam"].precision == 500  # a decay of .01 of 50,000
+    prior = vogn_cifar10.normal_but_on_norms(network, 50.0)
     model = pl.BayesianModel(network, pl.likelihoods.Categorical(), prior=prior)
     weights = model.init()
     first = {**weights, "head.weight": weights["head.weight"] + 1.0}
     norm = {**weights, "trunk.0.1.bias": weights["trunk.0.1.bias"] + 1.0}
     at = model.log_prior(weights)
     assert float(model.log_prior(norm) - at) == 0.0 and float(model.log_prior(first) - at) < -1000
-    adam = vogn_cifar10.prior_for(rows["lenet5-adam"], vogn_cifar10.SETTINGS["lenet5"].make(), 50_000)
-    assert adam.scale == pytest.approx(500**-0.5)
 
 
 def test_a_task_is_learned_under_the_posterior_of_the_last(made_up_digits):

@@ -28,8 +28,14 @@ from .vogn_cifar10_pictures import PICTURES
 
 TRAIN_IMAGES = 10_000  # of the training part, on which accuracy is measured without augmentation
 HISTOGRAM = 40  # bins of the entropy
-# Of the prior, by row or method, where held-out images speak against the setting's.
-CHOSEN_PRECISION = {"noisy-kfac": 500.0, "alexnet-plain-vogn": 1500.0}
+# By row or method, where held-out images speak against the network's setting.
+CHOSEN: Mapping[str, Mapping[str, float]] = {
+    "noisy-kfac": {"precision": 500.0},
+    "alexnet-plain-vogn": {"precision": 1500.0, "factor": 7.0},
+}
+RATES = {"adam": 1e-3, "mc-dropout": 1e-3, "vogn": 1e-4, "vogn-parts": 1e-4, "ogn": 1e-4, "ivon": 0.1}
+BY_DECAY = ("adam", "kfac", "swag", "mc-dropout")  # methods whose prior is Adam's weight decay
+TRAINING_IMAGES = 50_000
 LOOK_EVERY = 100  # steps from one look of K-FAC at the curvature to the next
 LOOKS_OF_KFAC = 7  # at the test images: answers with wide Kronecker factors take seconds
 
@@ -49,7 +55,7 @@ class Setting:
         dropout: MC dropout's rate.
         samples: Draws of a prediction.
         augment: Whether images are shifted and mirrored.
-        factor: ρ, which N is multiplied by.
+        factor: VOGN's ρ, which N is multiplied by.
         looks: How often the test images are looked at in between.
         seeds: Trainings.
         arithmetic: Of mixed precision while training, None for float32.
@@ -78,7 +84,7 @@ SETTINGS = {
         functools.partial(pl.networks.LeNet5, channels=3, size=32), 210, 128, 100.0, 1e-2, (0.1, 11_719), Constant(), 0.1,
         augment=False, factor=1.0, looks=21,
     ),
-    "alexnet-plain": replace(ALEXNET, augment=False, factor=7.0),
+    "alexnet-plain": replace(ALEXNET, augment=False),
     "alexnet": ALEXNET,
     "resnet18": Setting(
         functools.partial(pl.networks.ResNet18, zero_init_last=True), 161, 256, 50.0, 5e-4, None, FALLING, 0.3,
@@ -96,6 +102,9 @@ class CIFARRow(Row):
     Attributes:
         network: A key of SETTINGS.
         method: One of METHODS.
+        precision: Of the prior.
+        rate: Of learning, None for the method's own.
+        factor: VOGN's ρ.
         draws: Of the weights a step that an example is seen under, for methods that draw.
         parts: Of a batch, which have draws of their own.
         seeds: Trainings.
@@ -105,6 +114,9 @@ class CIFARRow(Row):
 
     network: str
     method: str
+    precision: float
+    rate: float | None = None
+    factor: float = 1.0
     draws: int = 1
     parts: int = 1
     seeds: int = 3
@@ -115,9 +127,8 @@ class CIFARRow(Row):
 def method_for(row: CIFARRow) -> Method:
     """The row's method in the library's words."""
     own = SETTINGS[row.network]
-    adam = pl.MAP(learning_rate=1e-3, schedule=own.schedule)
     online: dict[str, Any] = {
-        "learning_rate": 1e-4, "momentum": 0.9, "curvature_decay": 1 - 0.999, "damping": 1e-3, "schedule": own.schedule,
+        "learning_rate": row.rate, "momentum": 0.9, "curvature_decay": 1 - 0.999, "damping": 1e-3, "schedule": own.schedule,
     }  # fmt: skip
     if row.method in ("vogn", "vogn-parts"):
         start, steps = own.warm_up or (None, 0)
@@ -125,7 +136,7 @@ def method_for(row: CIFARRow) -> Method:
             **online,
             num_samples=row.draws,
             num_parts=row.parts,
-            augmentation_factor=own.factor,
+            augmentation_factor=row.factor,
             tempering_start=start,
             tempering_warmup=steps,
         )
@@ -134,25 +145,18 @@ def method_for(row: CIFARRow) -> Method:
     if row.method == "ivon":
         # At a constant rate it stayed at 57 % of the images that it trains on.
         falling = {} if isinstance(own.schedule, Constant) else {"schedule": own.schedule}
-        return pl.IVON(learning_rate=0.1, num_samples=row.draws, **falling)
+        return pl.IVON(learning_rate=row.rate, num_samples=row.draws, **falling)
+    if row.method in ("adam", "mc-dropout"):
+        assert row.rate is not None
+        adam = pl.MAP(learning_rate=row.rate, schedule=own.schedule)
+        return adam if row.method == "adam" else pl.MCDropout(rate=own.dropout, where="convolution", base=adam)
     methods: dict[str, Callable[[], Method]] = {
-        "adam": lambda: adam,
         "ogn": lambda: pl.OGN(**online),
         "kfac": lambda: pl.KFAC(update_every=LOOK_EVERY),
         "swag": lambda: pl.SWAG(),
         "bbb": lambda: pl.BayesByBackprop(num_samples=row.draws),
-        "mc-dropout": lambda: pl.MCDropout(rate=own.dropout, where="convolution", base=adam),
     }
     return methods[row.method]()
-
-
-def prior_for(row: CIFARRow, network: nn.Module, count: int) -> Any:
-    """Normal, of the natural-gradient methods' precision or of Adam's weight decay; none on norms."""
-    own = SETTINGS[row.network]
-    by_decay = row.method in ("adam", "kfac", "swag", "mc-dropout")
-    chosen = CHOSEN_PRECISION.get(row.name, CHOSEN_PRECISION.get(row.method, own.precision))
-    precision = own.decay * count if by_decay else chosen
-    return normal_but_on_norms(network, precision)
 
 
 def normal_but_on_norms(network: nn.Module, precision: float) -> Any:
@@ -194,7 +198,7 @@ def _trained(row: CIFARRow, data: Dataset, seed: int) -> list[pl.Posterior]:
     own = SETTINGS[row.network]
     network = own.make()
     count = len(data.x_train)
-    model = pl.BayesianModel(network, pl.likelihoods.Categorical(), prior=prior_for(row, network, count))
+    model = pl.BayesianModel(network, pl.likelihoods.Categorical(), prior=normal_but_on_norms(network, row.precision))
     method = method_for(row)
     optimiser = row.method in ("ogn", "kfac")  # which draws nothing: the curvature is for its steps
     watched = method if row.method == "swag" else Snapshots(base=method, count=row.looks, at_mean=optimiser)
@@ -246,7 +250,12 @@ def toy(row: CIFARRow) -> CIFARRow:
 def _rows() -> list[CIFARRow]:
     return [
         CIFARRow(
-            name=f"{network}-{method}", network=network, method=method,
+            name=f"{network}-{method}", network=network, method=method, rate=RATES.get(method),
+            **{
+                "precision": own.decay * TRAINING_IMAGES if method in BY_DECAY else own.precision,
+                "factor": own.factor if method in ("vogn", "vogn-parts") else 1.0,
+                **CHOSEN.get(f"{network}-{method}", CHOSEN.get(method, {})),
+            },
             looks=min(own.looks, LOOKS_OF_KFAC) if "kfac" in method else own.looks,
             seeds=1 if method == "vogn-parts" else own.seeds,
             epochs=800 if method == "bbb" and network == "lenet5" else own.epochs,
