@@ -167,7 +167,7 @@ def normal_but_on_norms(network: nn.Module, precision: float) -> Any:
 
 
 @functools.lru_cache(maxsize=1)
-def _load(limit: int | None, root: Path | None) -> tuple[Dataset, Tensor]:
+def load(limit: int | None, root: Path | None) -> tuple[Dataset, Tensor]:
     """CIFAR-10, and images of house numbers, on the same scale."""
     data = pl.datasets.cifar10(root, normalised=True, limit=limit)
     assert data.input_mean is not None and data.input_scale is not None  # it is normalised
@@ -176,11 +176,11 @@ def _load(limit: int | None, root: Path | None) -> tuple[Dataset, Tensor]:
 
 def run_seed(row: CIFARRow, root: Path | None, seed: int) -> Outcome:
     """One training, judged at moments of it and at its end."""
-    data, strange = _load(row.limit, root)
+    data, strange = load(row.limit, root)
     begun = time.perf_counter()
-    moments = _trained(row, data, seed)
+    moments = trained(row, data, seed)
     seconds = (time.perf_counter() - begun) / row.epochs
-    curve = [_accuracy(at, row, data.test) for at in moments]
+    curve = [accuracy_on(at, row, data.test) for at in moments]
     scores, entropies = _scored(moments[-1], row, data, strange)
     epochs = [row.epochs * (k + 1) / len(curve) for k in range(len(curve))]
     details = {"entropies": entropies, "curve": {"epoch": epochs, "accuracy": [curve]}}
@@ -193,7 +193,7 @@ def join_details(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {**details[0], "curve": {"epoch": details[0]["curve"]["epoch"], "accuracy": curves}}
 
 
-def _trained(row: CIFARRow, data: Dataset, seed: int) -> list[pl.Posterior]:
+def trained(row: CIFARRow, data: Dataset, seed: int) -> list[pl.Posterior]:
     """The answers along the run, the last at its end; of SWAG, which takes snapshots of its own, the last alone."""
     own = SETTINGS[row.network]
     network = own.make()
@@ -212,19 +212,21 @@ def _trained(row: CIFARRow, data: Dataset, seed: int) -> list[pl.Posterior]:
     return moments
 
 
-def _predicted(posterior: pl.Posterior, row: CIFARRow, x: Tensor) -> Any:
+def predicted(posterior: pl.Posterior, row: CIFARRow, x: Tensor) -> Any:
+    """The prediction, with as many draws as the row's network has."""
     return posterior.predict(x.to(posterior.device), num_samples=SETTINGS[row.network].samples)
 
 
-def _accuracy(posterior: pl.Posterior, row: CIFARRow, part: tuple[Tensor, Tensor]) -> float:
-    probs = _predicted(posterior, row, part[0]).probs
+def accuracy_on(posterior: pl.Posterior, row: CIFARRow, part: tuple[Tensor, Tensor]) -> float:
+    """In percent."""
+    probs = predicted(posterior, row, part[0]).probs
     return 100 * float(pl.metrics.accuracy(probs, part[1].to(probs.device)))
 
 
 def _scored(
     posterior: pl.Posterior, row: CIFARRow, data: Dataset, strange: Tensor
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    inside, outside = (_predicted(posterior, row, x) for x in (data.x_test, strange))
+    inside, outside = (predicted(posterior, row, x) for x in (data.x_test, strange))
     probs, y = inside.probs, data.y_test.to(inside.probs.device)
     confidence, guess = probs.max(1)
     bins = torch.linspace(0, 2.3026, HISTOGRAM + 1)
@@ -237,7 +239,7 @@ def _scored(
         "svhn": pl.metrics.auroc_ood(inside.total, outside.total),
         "fpr95": pl.metrics.fpr95(inside.total, outside.total),
     }
-    train = _accuracy(posterior, row, (data.x_train[:TRAIN_IMAGES], data.y_train[:TRAIN_IMAGES]))
+    train = accuracy_on(posterior, row, (data.x_train[:TRAIN_IMAGES], data.y_train[:TRAIN_IMAGES]))
     entropies = {"edges": bins.tolist(), "inside": shares(inside), "outside": shares(outside)}
     return {"train": train, **{name: float(value) for name, value in scores.items()}}, entropies
 
