@@ -392,3 +392,41 @@ def test_dead_units_on_the_examples_of_a_plan_do_not_mislead_it():
 def test_one_example_is_enough():
     network, likelihood, x, y = CASES["classes"]()
     check_against_brute_force(network, x[:1], y[:1])
+
+
+@pytest.mark.parametrize("kind", ["ggn", "empirical-fisher"])
+def test_a_layer_that_is_dead_on_the_first_examples_has_a_curvature(kind):
+    """A plan is made on three examples, here ones that no ReLU lets through."""
+    network = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1)).double()
+    with torch.no_grad():
+        network[0].weight.copy_(torch.tensor([[1.0], [0.7]]))
+        network[0].bias.copy_(torch.tensor([0.1, -0.2]))
+    x = torch.linspace(-3, 3, 60).double().unsqueeze(1)
+    found = []
+    for order in (slice(None), torch.arange(59, -1, -1)):
+        model = pl.BayesianModel(network, pl.likelihoods.Normal(scale=1.0))
+        found.append(Curvature(model, model.init(), (x[order], x[order].relu() + 0.3, None), kind).diagonal())
+    assert found[0]["0.weight"].min() > 0
+    assert gap(flat(found[0]), flat(found[-1])) < 1e-8
+
+
+@pytest.mark.parametrize("kind", ["ggn", "empirical-fisher"])
+def test_a_use_that_no_shaking_wakes_has_a_curvature(kind):
+    """A branch that the examples of a plan do not take, of which more weights would have to change than are unknown."""
+
+    class Gated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(1, 2).double(), nn.Linear(1, 2).double()
+
+        def forward(self, x):
+            return torch.where(x > 0, self.first(x), self.second(x))
+
+    torch.manual_seed(0)
+    network, x = Gated(), torch.linspace(-3, 3, 60).double().unsqueeze(1)
+    found = []
+    for order in (slice(None), torch.arange(59, -1, -1)):
+        model = pl.BayesianModel(network, pl.likelihoods.Normal(scale=1.0))
+        found.append(Curvature(model, model.init(), (x[order], torch.cat([x, x], 1)[order], None), kind).diagonal())
+    assert all(v.min() > 0 for v in found[0].values())
+    assert gap(flat(found[0]), flat(found[-1])) < 1e-8

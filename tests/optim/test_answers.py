@@ -56,13 +56,24 @@ def test_a_model_of_other_weights_is_refused():
         (pl.priors.Normal(scale=0.5), 4.0, ""),
         ({"*.bias": pl.priors.Flat(), "*": pl.priors.Normal()}, {"*.bias": 0.0, "*": 1.0}, ""),
         (pl.priors.Normal(), 4.0, "prior of 0.weight has precision 1 and VOGN had prior_precision=4"),
-        (pl.priors.Laplace(), 1.0, "not normal"),
+        (pl.priors.Normal(), 0.0, "give the model pl.priors.Flat()"),
+        (pl.priors.Laplace(), 1.0, "not one of independent normals"),
     ],
 )  # fmt: skip
 def test_another_prior_than_the_one_that_weights_were_drawn_towards_is_named(prior, precision, said, caplog):
     optimizer = stepped("VOGN", prior_precision=precision)
     optimizer.posterior(model(optimizer.network, prior=prior))
     assert said in caplog.text if said else not caplog.text
+
+
+def test_a_prior_that_is_not_around_zero_is_named(caplog):
+    optimizer = stepped("VOGN")
+    own = weights(optimizer.network)
+    yesterday = pl.posteriors.Diagonal(
+        model(optimizer.network), {k: w + 5 for k, w in own.items()}, {k: torch.ones_like(w) for k, w in own.items()}
+    )
+    optimizer.posterior(model(optimizer.network, prior=yesterday))
+    assert "not around zero" in caplog.text
 
 
 @every

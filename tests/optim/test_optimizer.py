@@ -60,6 +60,15 @@ def test_what_makes_a_posterior_is_in_the_state():
     assert_equal(two.scales(), one.scales())
 
 
+def test_how_many_draws_a_chain_keeps_is_in_its_state():
+    one = make("SGLD", mlp(), burn_in=3, max_draws=4)
+    loop(one, *data(), steps=10)
+    two = make("SGLD", copy.deepcopy(one.network))
+    two.load_state_dict(one.state_dict())
+    assert (two.burn_in, two.max_draws) == (3, 4)
+    assert len(two.posterior(model(two.network))) == len(one.posterior(model(one.network)))
+
+
 @sampling
 def test_a_state_saved_while_a_draw_is_held_goes_on_to_the_bit(name):
     first, second = mlp(), mlp()

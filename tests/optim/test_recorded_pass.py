@@ -310,6 +310,58 @@ def test_gradients_that_came_another_way_than_through_the_pass_are_no_zeros(kind
         optimizer.step()
 
 
+@pytest.mark.parametrize("kind", [pl.optim.OGN, pl.optim.VOGN, pl.optim.KFAC, pl.optim.NoisyKFAC])
+def test_a_layer_that_is_dead_on_the_first_examples_can_be_trained(kind):
+    network = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 1)).double()
+    with torch.no_grad():
+        network[0].weight.copy_(torch.tensor([[1.0], [0.7]]))
+        network[0].bias.copy_(torch.tensor([0.1, -0.2]))
+    x = torch.linspace(-3, 3, N).double().unsqueeze(1)
+    optimizer = kind(network, num_data=N)
+    with optimizer.sampled():
+        (0.5 * (network(x) - x).square()).mean().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_gradients_of_the_inputs_alone_are_not_measured(same):
+    """As an attack on the inputs takes them, inside a draw or between two micro-batches."""
+    network, x, y = made("linear layers")
+    expected = brute_force(network, x, y)
+    optimizer = pl.optim.OGN(network, num_data=N)
+    for part in (slice(0, N // 2), slice(N // 2, N)):
+        attacked = x[part].clone().requires_grad_()
+        loss = nn.functional.cross_entropy(network(attacked), y[part])
+        torch.autograd.grad(loss, attacked, retain_graph=same)
+        if not same:
+            loss = nn.functional.cross_entropy(network(x[part]), y[part])
+        (loss / 2).backward()
+    optimizer.step()
+    assert_same(curvature(optimizer), expected)
+
+
+def test_a_loss_of_gradients_of_the_inputs_is_refused():
+    network, x, _ = made("linear layers")
+    optimizer = pl.optim.OGN(network, num_data=N)
+    x = x.requires_grad_()
+    (slope,) = torch.autograd.grad(network(x).square().sum(), x, create_graph=True)
+    with pytest.raises(pl.NotSupported, match="twice"):
+        slope.square().sum().backward()
+    assert optimizer.param_groups[0]["step"] == 0
+
+
+def test_activation_checkpointing_is_named():
+    class Recomputed(Checkpointed):
+        def forward(self, x):
+            return self.last(torch.utils.checkpoint.checkpoint(self.first, x, use_reentrant=False))
+
+    network = Recomputed()
+    optimizer = pl.optim.OGN(network, num_data=N)
+    with pytest.raises(pl.NotSupported, match="checkpointing"):
+        network(torch.randn(N, 4))
+    assert optimizer.ledger.now.examples == 0
+
+
 def test_a_weight_that_only_a_penalty_uses_is_named():
     network, x, y = made("linear layers")
     network.spare = nn.Parameter(torch.ones(2, dtype=torch.float64))

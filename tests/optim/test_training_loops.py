@@ -1,5 +1,7 @@
 """What a training loop may rely on: accumulation, clipping, mixed precision, schedules."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from tests.optim.cases import (
@@ -204,6 +206,79 @@ def test_a_scheduler_sets_the_learning_rate(name):
         loop(other, x, y, steps=1)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(start * 0.01)
     assert_equal(weights(network), weights(twin))
+
+
+@every
+@pytest.mark.parametrize("style", ["sampled", "train and eval"])
+def test_gradients_that_no_backward_brought_go_with_a_scaler(name, style):
+    found = {}
+    for scaled in (False, True):
+        network, (x, y) = mlp(torch.float32), data(torch.float32)
+        optimizer, own = make(name, network), list(network.parameters())
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
+        if style != "sampled":
+            optimizer.train()
+        for _ in range(3):
+            optimizer.zero_grad()
+            with optimizer.sampled() if style == "sampled" else nullcontext():
+                loss = scaler.scale(losses(network, x, y).mean())
+                for p, g in zip(own, torch.autograd.grad(loss, own), strict=True):
+                    p.grad = g
+            scaler.step(optimizer)
+            scaler.update()
+        optimizer.eval()
+        found[scaled] = weights(network)
+    assert_close(found[True], found[False], 1e-5)
+
+
+@every
+def test_an_attack_on_the_inputs_is_not_counted(name):
+    found = {}
+    for attack in (False, True):
+        network, (x, y) = mlp(), data()
+        optimizer = make(name, network, reduction="sum")
+        for _ in range(3):
+            optimizer.zero_grad()
+            with optimizer.sampled():
+                if attack:
+                    attacked = x.clone().requires_grad_()
+                    torch.autograd.grad(losses(network, attacked, y).sum(), attacked)
+                losses(network, x, y).sum().backward()
+            optimizer.step()
+        found[attack] = weights(network)
+    assert_equal(found[True], found[False])
+
+
+@every
+def test_gradients_that_are_replaced_beside_a_scaler_change_no_curvature(name):
+    found = {}
+    for scaled in (False, True):
+        network, (x, y) = mlp(torch.float32), data(torch.float32)
+        optimizer = make(name, network)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, enabled=scaled)
+        for _ in range(3):
+            optimizer.zero_grad()
+            with optimizer.sampled():
+                scaler.scale(losses(network, x, y).mean()).backward()
+            scaler.unscale_(optimizer)
+            for p in (p for g in optimizer.param_groups for p in g["params"]):
+                p.grad = None if p.grad is None else p.grad * 0.3
+            scaler.step(optimizer)
+            scaler.update()
+        found[scaled] = weights(network)
+    assert_close(found[True], found[False], 1e-5)
+
+
+def test_a_gradient_that_comes_after_its_draw_is_told_where_it_belongs():
+    network, (x, y) = mlp(), data()
+    network.spare = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+    network.forward = lambda x: network[2](network[1](network[0](x)))
+    optimizer = make("IVON", network)
+    with optimizer.sampled():
+        losses(network, x, y).mean().backward()
+    network.spare.square().sum().backward()
+    with pytest.raises(RuntimeError, match=r"spare.*inside `with optimizer\.sampled"):
+        optimizer.step()
 
 
 @every

@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import Tensor
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.utils import _pytree as pytree
@@ -39,6 +40,7 @@ log = logging.getLogger("plausible")
 
 PROBES = 3  # examples on which a plan is made and checked
 SHAKE = 0.1  # how much its weights are moved, beside what they start with
+FURTHER = (1.0, 1.0, 1.0, 10.0, 10.0, 10.0)  # and where the outputs seem not to depend on all of them
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}  # of a plan's gradients on these
 ROUNDING = 16  # of the last digits of the largest gradient may be lost in any
 
@@ -100,8 +102,9 @@ class _Maker:
         self.model, self.few, self.names = model.bound(precision=None), few, names
         self.key = run_key(0, device=next(iter(params.values())).device) if model.needs_key else None
         self.params = {k: v.detach() for k, v in params.items()}
-        self.params = self._shaken(self.params)
+        start, self.params = self.params, self._shaken(self.params, SHAKE)
         self.truth, met = self._plain_gradients()
+        self._wake(start)
         # Alone, without its neighbours and its place among them, an example of such a network would be another one.
         self.together = met or model.training and bool(model.network.dropouts or model.network.draws)
 
@@ -137,6 +140,8 @@ class _Maker:
         }  # fmt: skip
         kept = [i for i in range(len(calls)) if connected[i]]
         lost = set(recorder.lost) | {n for i in kept if layouts[i] is None for n in calls[i].names}
+        if not self.together:  # a use that seems to do nothing, of weights that do something: it may be asleep
+            lost |= {n for i, c in enumerate(connected) if not c for n in calls[i].names if n in self.used}
         plan = Plan(
             tuple(calls[i] for i in kept), tuple(layouts[i] or Layout() for i in kept), frozenset(),
             tuple(numbers[i] for i in kept), frozenset(odd), count=recorder.count,
@@ -188,14 +193,20 @@ class _Maker:
             )
         columns = self._columns(outputs.detach())
         own = [leaves[n] for n in self.names]
-        pulled = functools.partial(
-            torch.autograd.grad, outputs, own, retain_graph=True, allow_unused=True, materialize_grads=True
-        )
-        with _whole_products(outputs.device):
-            rows = [pulled(Layout().only(columns, i, PROBES)) for i in range(PROBES)]
+        pulled = functools.partial(torch.autograd.grad, outputs, own, retain_graph=True, allow_unused=True)
+        try:
+            with _whole_products(outputs.device):
+                rows = [pulled(Layout().only(columns, i, PROBES)) for i in range(PROBES)]
+        except torch.utils.checkpoint.CheckpointError as error:
+            raise NotSupported(
+                "the network recomputes activations in its backward pass, so single examples have no gradients; turn activation "
+                "checkpointing off, or take IVON or ADVI"
+            ) from error
         self.params = {k: v.detach() for k, v in leaves.items()}
-        found = {n: torch.stack(g) for n, *g in zip(self.names, *rows, strict=True)}
-        return found, recorder.met
+        self.used = {n for n, g in zip(self.names, rows[0], strict=True) if g is not None}
+        zeros = [torch.zeros_like(w) for w in own]
+        filled = [[z if g is None else g for z, g in zip(zeros, row, strict=True)] for row in rows]
+        return {n: torch.stack(g) for n, *g in zip(self.names, *filled, strict=True)}, recorder.met
 
     def _recorded(self, opaque: frozenset[int] = frozenset()) -> Recorder:
         everything = lambda number, out: True  # noqa: E731
@@ -216,12 +227,37 @@ class _Maker:
         """Unequal directions: a column of ones would be lost on a softmax or a mean."""
         return torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0)).to(outputs)
 
-    def _shaken(self, params: Weights) -> Weights:
+    def _wake(self, start: Weights) -> None:
+        """Move the weights further where the outputs seem not to depend on a use.
+
+        It may be a layer all of whose ReLUs are dead on the few examples of a plan, and not on others.
+        """
+        first = best = self.params
+        most, uses = self._reached()
+        for seed, shake in enumerate(FURTHER, 2):
+            if most == uses:
+                break
+            self.params = self._shaken(start, shake, seed)
+            reached, _ = self._reached()
+            if reached > most:
+                best, most = self.params, reached
+        self.params = best
+        if best is not first:
+            self.truth, _ = self._plain_gradients()
+
+    def _reached(self) -> tuple[int, int]:
+        """How many uses the outputs depend on, and how many there are."""
+        recorder = self._recorded()
+        calls = tuple(recorder.calls.values())
+        plan = Plan(calls, tuple(Layout() for _ in calls), frozenset(), tuple(recorder.calls))
+        return sum(self._layouts(plan)[1]), len(calls)
+
+    def _shaken(self, params: Weights, shake: float, seed: int = 1) -> Weights:
         """Weights near the given ones, none of them zero; themselves where that is no place for the network to be."""
-        rng, moved = torch.Generator().manual_seed(1), dict(params)
+        rng, moved = torch.Generator().manual_seed(seed), dict(params)
         for name in self.names:
             w = params[name]
-            width = SHAKE / math.sqrt(w.numel() / w.shape[0]) if w.dim() > 1 else SHAKE
+            width = shake / math.sqrt(w.numel() / w.shape[0]) if w.dim() > 1 else shake
             moved[name] = w + width * torch.randn(w.shape, generator=rng).to(w)
         with torch.no_grad(), self._repeatable():
             fine = bool(self.model.outputs(moved, self.few, self.key).isfinite().all())

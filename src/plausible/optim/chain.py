@@ -30,11 +30,21 @@ class Chain(BayesianOptimizer):
         require(burn_in is None or burn_in >= 0, f"burn_in must not be negative, got {burn_in}")
         require(thin >= 1, f"thin must be at least 1, got {thin}")
         require(max_draws >= 2, f"max_draws must be at least 2, got {max_draws}")
-        self.burn_in, self.max_draws = burn_in, max_draws
+        told = {"temperature": temperature, "burn_in": burn_in, "thin": thin, "max_draws": max_draws}
         super().__init__(
-            network, {**numbers, "temperature": temperature, "thin": thin, "draws": 0}, num_data=num_data,
+            network, {**numbers, **told, "draws": 0}, num_data=num_data,
             prior_precision=prior_precision, reduction=reduction, num_samples=1, seed=seed,
         )  # fmt: skip
+
+    @property
+    def burn_in(self) -> int | None:
+        """Steps before the first draw that is kept."""
+        return self.param_groups[0]["burn_in"]
+
+    @property
+    def max_draws(self) -> int:
+        """How many draws are kept at most."""
+        return self.param_groups[0]["max_draws"]
 
     def _slope(self, part: Part) -> Weights:
         """Of the whole data's log joint, before its temperature: −(N ĝ + δ w)."""

@@ -49,15 +49,20 @@ def warn_of_another_prior(name: str, groups: Sequence[Mapping[str, Any]], model:
     """Say where a model's prior is not the one that an optimiser drew weights towards."""
     own = {k: g["prior_precision"] for g in groups for k in group_weights(g)}
     try:
-        stated = GaussianPrior.of(model, model.start).precision
+        prior = GaussianPrior.of(model, model.start)
     except NotSupported:
-        log.warning("the model's prior is not normal, and %s had N(0, 1 / prior_precision)", name)
+        log.warning("the model's prior is not one of independent normals, and %s had N(0, 1 / prior_precision)", name)
         return
+    stated, centres = prior.precision, prior.mean or {}
     for k, precision in own.items():
         other = torch.as_tensor(stated[k], dtype=torch.float64)
+        if k in centres and bool(centres[k].any()):
+            log.warning("the model's prior of %s is not around zero, and %s had N(0, 1 / prior_precision)", k, name)
+            return
         if not torch.allclose(other, torch.full_like(other, precision), rtol=1e-4, atol=0.0):
             log.warning(
-                "the model's prior of %s has precision %.6g and %s had prior_precision=%.6g; give the model "
-                "pl.priors.Normal(scale=prior_precision ** -0.5)", k, float(other.mean()), name, precision,
+                "the model's prior of %s has precision %.6g and %s had prior_precision=%.6g; give the model %s",
+                k, float(other.mean()), name, precision,
+                f"pl.priors.Normal(scale={precision**-0.5:.6g})" if precision else "pl.priors.Flat()",
             )  # fmt: skip
             return

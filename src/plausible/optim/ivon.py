@@ -70,11 +70,14 @@ class IVON(BayesianOptimizer):
 
     def _close_draw(self) -> None:
         """See the gradients that were put there by hand, too."""
-        seen = self.ledger.now.tensors.get("products", {})
+        seen = set(self.ledger.now.tensors.get("products", {}))
         with torch.no_grad():
             for name, weight in self.weights().items():
                 if name not in seen:
                     self._came_back(name, weight)
+        # Inside `sampled()` a scaler's factor is still in them; a bare step comes after the scaler.
+        if not seen and self.ledger.inside and self.witness is not None and self.ledger.now.tensors.get("products"):
+            self.witness.stand()
 
     def _begin(self, group: dict[str, Any]) -> dict[str, Tensor]:
         """The weights of a group, each with a momentum and a curvature."""

@@ -42,6 +42,11 @@ def require_measured(optimizer: BayesianOptimizer, unseen: Iterable[str]) -> Non
     """Refuse gradients of weights of which nothing was measured: their curvature would be taken for zero."""
     weights = optimizer.weights()
     wrong = [k for k in unseen if (g := weights[k].grad) is not None and bool(g.any())]
+    if wrong and optimizer.remembers:
+        raise RuntimeError(
+            f"{', '.join(wrong)}: a gradient came when the draw that it belongs to was gone; call backward, of penalties too, "
+            "inside `with optimizer.sampled():`, and set gradients there"
+        )
     if wrong:
         raise NotSupported(
             f"{', '.join(wrong)}: a gradient came back, but not through a pass of the network in which single examples "
@@ -52,11 +57,21 @@ def require_measured(optimizer: BayesianOptimizer, unseen: Iterable[str]) -> Non
 
 def require_finite_gradients(gradients: Mapping[str, Tensor], step: int) -> None:
     """Raise before a gradient that is not finite makes weights so. On a GPU that is looked at now and then alone."""
-    for name, gradient in gradients.items():
-        if gradient.is_cuda and (step % SELDOM or torch.cuda.is_current_stream_capturing()):
-            continue
-        if not bool(gradient.isfinite().all()):
-            raise FloatingPointError(
-                f"the gradient of {name} at step {step} is not finite, and no step was made: the batch has values that are "
-                "not finite, or the learning rate is too large; of a loss in half precision, let a GradScaler make the steps"
-            )
+    seldom = {k for k, g in gradients.items() if g.is_cuda}
+    if seldom and (step % SELDOM or torch.cuda.is_current_stream_capturing()):
+        gradients = {k: g for k, g in gradients.items() if k not in seldom}
+    if not gradients:
+        return
+    finite = [g.isfinite().all() for g in gradients.values()]
+    if bool(torch.stack([f.to(finite[0].device) for f in finite]).all()):  # one wait for all of them
+        return
+    name = next(k for k, f in zip(gradients, finite, strict=True) if not bool(f))
+    lost = (
+        f"; on a GPU it is looked for every {SELDOM} steps, so the weights may be lost: go back to a checkpoint"
+        if name in seldom
+        else ", and no step was made"
+    )
+    raise FloatingPointError(
+        f"the gradient of {name} at step {step} is not finite{lost}. The batch has values that are not finite, or the learning "
+        "rate is too large; of a loss in half precision, let a GradScaler make the steps"
+    )

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 from torch.utils import _pytree as pytree
 
 from ..core import batch as batches
@@ -38,6 +39,7 @@ class Pass:
                 "the batch is empty, so there is nothing to learn from; skip it, or let the loader drop it"
             )
         self.counted = False
+        self.asked: list[Any] = []  # hooks of the weights, where some gradients alone are asked for
 
     def begin(self) -> None:
         """Before the network runs."""
@@ -52,9 +54,25 @@ class Pass:
                 t.register_hook(self._reached)
 
     def _reached(self, gradient: Tensor) -> None:
+        if self.counted or self.asked:
+            return
+        weights = [w for w in self.optimizer.weights().values() if w.requires_grad]
+        # What makes a graph may bring gradients later, through the graph.
+        if torch.is_grad_enabled() or not _some_are_asked_for(weights):
+            self._count(gradient)
+            return
+        self.asked = [w.register_hook(self._count) for w in weights]
+        torch.autograd.Variable._execution_engine.queue_callback(self._ask_no_more)  # type: ignore[attr-defined]
+
+    def _count(self, gradient: Tensor) -> None:
         if not self.counted:
             self.counted = True
             self.optimizer.ledger.now.examples += self.examples
+
+    def _ask_no_more(self) -> None:
+        for handle in self.asked:
+            handle.remove()
+        self.asked = []
 
 
 class Recordings:
@@ -171,7 +189,8 @@ class RecordedPass(Pass):
     def _arrived(self, place: int, gradient: Tensor) -> None:
         self._count_once(gradient, again=bool(self.slopes) and self.slopes[place] is not None)
         self.slopes[place] = gradient.detach()
-        self._look_at_once(place)
+        if not self.asked:
+            self._look_at_once(place)
 
     def _count_once(self, gradient: Tensor, again: bool) -> None:
         if self.finished or again:
@@ -201,6 +220,9 @@ class RecordedPass(Pass):
         if self.finished:  # hooks of two devices may both have asked for it
             return
         assert self.traced is not None
+        if not self.counted:  # the inputs' gradients alone were asked for: nothing of the weights' is in `.grad`
+            self.begun, self.column, self.slopes = False, None, [None] * len(self.slopes)
+            return
         self.finished = True
         for i, slope in enumerate(self.slopes):
             if slope is None:  # the loss does not depend on this use
@@ -220,6 +242,14 @@ class RecordedPass(Pass):
         if self.optimizer.witness is not None:
             self.optimizer.witness.stand()
         self.traced, self.slopes, self.column = None, [], None
+
+
+def _some_are_asked_for(weights: Sequence[Tensor]) -> bool:
+    """Whether what runs backwards now is `autograd.grad`, or `backward` of some inputs alone."""
+    try:
+        return not weights or not torch._C._will_engine_execute_node(get_gradient_edge(weights[0]).node)  # type: ignore[attr-defined]
+    except RuntimeError:  # it does not say so of leaves in `autograd.grad`
+        return True
 
 
 def _count(examples: int) -> Tensor:

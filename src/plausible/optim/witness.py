@@ -34,7 +34,13 @@ class Noting(Tensor):
                 if isinstance(own, Noting):
                     own.factors.append(factor.detach().clone())
         with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **(kwargs or {}))
+            found = func(*args, **(kwargs or {}))
+            noted = [t for t in args if isinstance(t, Noting)]
+            # A gradient that is replaced instead of written into, as by `p.grad = p.grad * factor`, remembers as much.
+            if noted and type(found) is Tensor and found.is_floating_point() and found.shape == noted[0].shape:
+                found = found.as_subclass(cls)
+                found.factors = noted[0].factors
+            return found
 
 
 class Witness:

@@ -1,5 +1,7 @@
 """How far K-FAC goes between two looks at the curvature."""
 
+import itertools
+
 import pytest
 import torch
 from tests.inference.natural_gradient.kronecker_cases import fit, on_a_plateau
@@ -16,31 +18,30 @@ def factors(curvature):
     return {"blocks": {}, "diagonal": {"w": torch.full((2,), float(curvature))}}
 
 
-def after(found, misfit=1e6, looks=1):
-    """Trust after looks that find `found` times the curvature that steps went by, each step as long as the last."""
+def after(*found, misfits=(1e6,)):
+    """Trust after looks that find so many times the curvature that steps went by, each step as long as the last."""
     own, at = trust.first({"w": torch.zeros(2)}, LEAST), {"w": torch.zeros(2)}
-    for _ in range(looks):
+    for ratio, misfit in zip(found, itertools.cycle(misfits)):  # noqa: B905
         at = {"w": at["w"] + WAY["w"]}
-        own = trust.renewed(own, at, factors(1), factors(found), torch.tensor(misfit), LEAST)
+        own = trust.renewed(own, at, factors(1), factors(ratio), torch.tensor(misfit), LEAST)
     return float(own["trust"])
 
 
 def test_trust_grows_while_looks_confirm_the_curvature_and_falls_where_they_do_not():
-    assert after(1, looks=3) == pytest.approx(8 * LEAST)
-    assert after(2, looks=3) == pytest.approx(LEAST)
-    assert after(10, looks=3) == pytest.approx(LEAST)
+    assert after(1, 1, 1) == pytest.approx(8 * LEAST)
+    assert after(1, 1, 1, 2) == pytest.approx(8 * LEAST)
+    assert after(1, 1, 1, 10) == pytest.approx(2 * LEAST)
+    assert after(10, 10, 10) == pytest.approx(LEAST)
 
 
 def test_data_that_the_likelihood_expects_have_no_more_than_the_least():
-    assert after(1, misfit=2.0, looks=20) == pytest.approx(LEAST)
-    assert after(1, misfit=500.0, looks=20) == pytest.approx(trust.MOST * 100)
+    assert after(*[1] * 20, misfits=[2.0]) == pytest.approx(LEAST)
+    assert after(*[1] * 20, misfits=[500.0]) == pytest.approx(trust.MOST * 100)
 
 
 def test_residuals_that_grow_are_no_reason_for_longer_steps():
-    own = trust.first({"w": torch.zeros(2)}, LEAST)
-    for misfit in (1.0, 1e9, float("nan")):
-        own = trust.renewed(own, WAY, factors(1), factors(1), torch.tensor(misfit), LEAST)
-    assert float(own["trust"]) == pytest.approx(LEAST)
+    assert after(1, 1, 1, misfits=(1.0, 1e9, 1e9)) == pytest.approx(LEAST)
+    assert after(1, 1, 1, misfits=(1e6, float("nan"), float("nan"))) == pytest.approx(8 * LEAST)
 
 
 def test_a_first_look_says_nothing_of_steps_that_there_were_not():
