@@ -20,10 +20,12 @@ from ..core.method import Method
 from .study import Column, Outcome, Picture, Published, Row, Study
 
 COLOURS = {"vogn": "#c0392b", "vcl": "#1f5fa8", "ewc": "#e08a00", "fine-tuning": "#7a7a7a"}
-# Chosen on training images that were held out, of up to six tasks. A wider q (τ = 1) learns the later tasks less well, a
-# narrower one forgets the earlier; with Adam's usual 1e-3 VCL's deviations stayed near their small start, and held everything.
+# VOGN's settings are those of the authors' code. The others' were chosen on training images that were held out, of up to six
+# tasks; with Adam's usual 1e-3 VCL's deviations stayed near their small start, and held everything.
 METHODS: Mapping[str, Method] = {
-    "vogn": pl.VOGN(tempering=0.4, initial_curvature=0.6),
+    "vogn": pl.VOGN(
+        learning_rate=1e-3, momentum=0.0, curvature_decay=0.999, initial_curvature=20.0, schedule="constant"
+    ),
     "vcl": pl.BayesByBackprop(learning_rate=1e-2),
     "ewc": pl.Laplace(base=pl.MAP(learning_rate=3e-3), structure="diagonal", curvature="ggn"),
     "fine-tuning": pl.MAP(),
@@ -39,6 +41,8 @@ class TasksRow(Row):
         tasks: How many; each is MNIST with its pixels in another order.
         hidden: Widths of the hidden layers.
         prior_scale: Deviation of the weights under the first task's prior.
+        fresh: Whether every task starts from new weights, as the authors' code does; if not, from those of the last. Units that
+            earlier tasks have no use for are as wide as the prior, and their means are zeros, from where nothing learns.
         fisher_weight: What EWC multiplies a task's curvature by.
         batch_size: Examples a step.
         samples: Draws of a prediction.
@@ -50,6 +54,7 @@ class TasksRow(Row):
     tasks: int = 10
     hidden: tuple[int, ...] = (100, 100)
     prior_scale: float = 0.2
+    fresh: bool = False
     fisher_weight: float = 10.0
     batch_size: int = 256
     samples: int = 20
@@ -95,7 +100,7 @@ def _accuracies(
             model, (x_train[:, order], y_train), METHODS[row.method], epochs=row.epochs, batch_size=row.batch_size,
             init=init, seed=seed + 1000 * task, progress=False,
         )  # fmt: skip
-        init = posterior
+        init = "reset" if row.fresh else posterior
         if row.method == "ewc":
             prior = _weighted(posterior, prior, row)
         elif row.method != "fine-tuning":
@@ -149,7 +154,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, metadata={"Software": None})  # the same numbers give the same file
 
 
-VOGN = TasksRow(name="vogn", method="vogn", epochs=20)
+VOGN = TasksRow(name="vogn", method="vogn", epochs=100, prior_scale=1.0, fresh=True)
 STUDY = Study(
     name="vogn-continual",
     title="One task after another",
@@ -165,7 +170,7 @@ STUDY = Study(
         "first": Column(heading="first task %", form=".2f", better="high", meaning="accuracy on the first task, then"),
         "last": Column(heading="last task %", form=".2f", better="high", meaning="accuracy on the last task, then"),
     },
-    rows=tuple(replace(VOGN, name=name, method=name) for name in METHODS),
+    rows=(VOGN, *(TasksRow(name=name, method=name, epochs=20) for name in METHODS if name != "vogn")),
     published={
         "vogn": Published(values={"average": 94.0}, epochs=20),
         "vcl": Published(values={"average": 93.6}, epochs=20),
