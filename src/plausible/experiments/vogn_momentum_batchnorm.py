@@ -31,6 +31,8 @@ class AblationRow(Row):
     Attributes:
         momentum: β₁; 0 is none.
         norms: Whether the network has its batch norms.
+        damping: γ, which limits how wide draws are.
+        rate: Of learning, which goes with the damping: steps of weights without curvature are rate / damping long.
         batch_size: Examples a step.
         draws: Of the weights a step.
         looks: How often the test images are looked at.
@@ -40,6 +42,8 @@ class AblationRow(Row):
 
     momentum: float
     norms: bool
+    damping: float = 1e-3
+    rate: float = 1e-4
     batch_size: int = 256
     draws: int = 1
     looks: int = 5
@@ -76,7 +80,7 @@ def _scores(row: AblationRow, data: Dataset, seed: int) -> list[dict[str, float]
     prior = normal_but_on_norms(network, PRECISION)
     model = pl.BayesianModel(network, pl.likelihoods.Categorical(), prior=prior)
     method = pl.VOGN(
-        learning_rate=1e-4, momentum=row.momentum, curvature_decay=1 - 0.999, damping=1e-3, num_samples=row.draws,
+        learning_rate=row.rate, momentum=row.momentum, curvature_decay=1 - 0.999, damping=row.damping, num_samples=row.draws,
         augmentation_factor=FACTOR, schedule=FALLING,
     )  # fmt: skip
     moments = pl.fit(
