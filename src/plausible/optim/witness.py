@@ -39,7 +39,7 @@ class Noting(Tensor):
             # A gradient that is replaced instead of written into, as by `p.grad = p.grad * factor`, remembers as much.
             if noted and type(found) is Tensor and found.is_floating_point() and found.shape == noted[0].shape:
                 found = found.as_subclass(cls)
-                found.factors = noted[0].factors
+                found.factors = list(noted[0].factors)
             return found
 
 
