@@ -156,7 +156,9 @@ STUDY = Study(
         "training is in mixed precision (bf16); predictions are float32",
         "`momentum` has no result: without norms the gradients of a draw may be any size, m keeps them for ten steps and s for "
         "one, and the log joint was not finite after step 10; with eight draws a step (a batch in eight parts) after step 14; "
-        "with 16 and 32 it stayed finite for the two epochs that were tried, and the network at chance",
+        "with 16 and 32 it stayed finite for the two epochs that were tried, and the network at chance. A draw is that wide "
+        "for want of damping: at the start its logits have a deviation of 14 to 45, where those of the mean have 0.02; with ten "
+        "times the damping 0.03, with three times 0.2 to 0.5",
         "the rate falls at the same shares of the run as in the table of 161 epochs",
     ),
     repetition="seed",
