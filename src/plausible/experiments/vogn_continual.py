@@ -19,11 +19,13 @@ import plausible as pl
 from ..core.method import Method
 from .study import Column, Outcome, Picture, Published, Row, Study
 
-COLOURS = {"vogn": "#c0392b", "vcl": "#1f5fa8", "ewc": "#e08a00", "fine-tuning": "#7a7a7a"}
-# VOGN's settings are those of the authors' code. The others' were chosen on training images that were held out, of up to six
-# tasks; with Adam's usual 1e-3 VCL's deviations stayed near their small start, and held everything.
+COLOURS = {"vogn": "#c0392b", "vogn-authors": "#7d3c98", "vcl": "#1f5fa8", "ewc": "#e08a00", "fine-tuning": "#7a7a7a"}
+# Chosen on training images that were held out, of up to six tasks, but for those of the authors' code. A wider q (τ = 1) learns
+# the later tasks less well, a narrower one forgets the earlier; with Adam's usual 1e-3 VCL's deviations stayed near their small
+# start, and held everything.
 METHODS: Mapping[str, Method] = {
-    "vogn": pl.VOGN(
+    "vogn": pl.VOGN(tempering=0.4, initial_curvature=0.6),
+    "vogn-authors": pl.VOGN(
         learning_rate=1e-3, momentum=0.0, curvature_decay=0.999, initial_curvature=20.0, schedule="constant"
     ),
     "vcl": pl.BayesByBackprop(learning_rate=1e-2),
@@ -41,8 +43,7 @@ class TasksRow(Row):
         tasks: How many; each is MNIST with its pixels in another order.
         hidden: Widths of the hidden layers.
         prior_scale: Deviation of the weights under the first task's prior.
-        fresh: Whether every task starts from new weights, as the authors' code does; if not, from those of the last. Units that
-            earlier tasks have no use for are as wide as the prior, and their means are zeros, from where nothing learns.
+        fresh: Whether every task starts from new weights, as the authors' code does; if not, from those of the last.
         fisher_weight: What EWC multiplies a task's curvature by.
         batch_size: Examples a step.
         samples: Draws of a prediction.
@@ -132,29 +133,33 @@ def toy(row: TasksRow) -> TasksRow:
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
-    """The mean accuracy on all tasks so far, after each task."""
+    """The mean accuracy on all tasks so far, after each task: of everything, and of what remembers from near by."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # no window and no global state
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.6, 3.6), dpi=120, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(8.4, 3.6), dpi=120, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    panel = figure.subplots()
+    whole, near = figure.subplots(1, 2)
     for name, colour in COLOURS.items():
         if name in results:
             after = torch.tensor(results[name].record["details"]["after"], dtype=torch.float64)
             tasks = range(1, after.shape[1] + 1)
-            panel.plot(tasks, after.mean(0), ".-", color=colour, label=name)
-            panel.fill_between(tasks, after.amin(0), after.amax(0), color=colour, alpha=0.15, linewidth=0)
-    panel.set_xlabel("tasks seen", fontsize=9)
-    panel.set_ylabel("mean accuracy on them %", fontsize=9)
-    panel.grid(alpha=0.3)
-    panel.tick_params(labelsize=8)
-    panel.legend(fontsize=8)
-    panel.spines[["top", "right"]].set_visible(False)
+            for panel in (whole, near):
+                panel.plot(tasks, after.mean(0), ".-", color=colour, label=name)
+                panel.fill_between(tasks, after.amin(0), after.amax(0), color=colour, alpha=0.15, linewidth=0)
+    near.set_ylim(84, 99)
+    whole.set_ylabel("mean accuracy on them %", fontsize=9)
+    whole.legend(fontsize=8)
+    for panel in (whole, near):
+        panel.set_xlabel("tasks seen", fontsize=9)
+        panel.grid(alpha=0.3)
+        panel.tick_params(labelsize=8)
+        panel.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, metadata={"Software": None})  # the same numbers give the same file
 
 
-VOGN = TasksRow(name="vogn", method="vogn", epochs=100, prior_scale=1.0, fresh=True)
+VOGN = TasksRow(name="vogn", method="vogn", epochs=20)
+AUTHORS = replace(VOGN, name="vogn-authors", method="vogn-authors", epochs=100, prior_scale=1.0, fresh=True, seeds=2)
 STUDY = Study(
     name="vogn-continual",
     title="One task after another",
@@ -170,34 +175,43 @@ STUDY = Study(
         "first": Column(heading="first task %", form=".2f", better="high", meaning="accuracy on the first task, then"),
         "last": Column(heading="last task %", form=".2f", better="high", meaning="accuracy on the last task, then"),
     },
-    rows=(VOGN, *(TasksRow(name=name, method=name, epochs=20) for name in METHODS if name != "vogn")),
+    rows=(
+        VOGN,
+        AUTHORS,
+        *(replace(VOGN, name=name, method=name) for name in METHODS if not name.startswith("vogn")),
+    ),
     published={
         "vogn": Published(values={"average": 94.0}, epochs=20),
+        "vogn-authors": Published(values={"average": 94.0}, epochs=100),
         "vcl": Published(values={"average": 93.6}, epochs=20),
         "ewc": Published(values={"average": 80.0}, epochs=20),
     },
     differences=(
         "the published numbers are read off a figure",
         "EWC is Laplace with the diagonal of the Fisher matrix, a task's counted ten times and added up over tasks",
-        "20 epochs a task, where the authors' code has 100. Its settings (a rate of 0.001, no momentum, an initial curvature of "
-        "20, a decay of 0.999, a prior of deviation 1), with one draw a step instead of ten and started from the last task's "
-        "mean, had 90.9 % after six tasks in one run, where the settings below have 95.0 %",
-        "more work does not close the gap: on 10,000 training images that were held out, after ten tasks and in one run each, "
-        "the settings below have 90.8 %; with 100 epochs 89.8 %, and 91.4 % with four draws a step as well; with 100 epochs and "
-        "no tempering 91.2 %, and 90.9 % with four draws; with every task started from new weights 89.4 %; with 60 epochs, four "
-        "draws and the initial curvature forgotten to e⁻¹⁰ 89.3 % (`results/vogn-continual-pilots.json`)",
-        (
-            "settings were chosen by accuracy on 2,000 training images that were held out, after three to six tasks of 20,000 "
-            "images: VOGN's tempering (0.4, of 0.1 to 1), initial curvature (0.6, of 0.07 to 1.2; its e⁻⁵ stays in the "
-            "precisions), rate (0.02, of 0.01 to 0.05) and the prior's deviation (0.2, of 0.05 to 0.5), VCL's rate (0.01, of "
-            "0.001 to 0.01), EWC's weight (10, of 1, 10 and 100, at a rate of 0.003)"
-        ),
+        "the authors' code has 100 epochs a task, a rate of 0.001, no momentum, an initial curvature of 20, a decay of 0.999, "
+        "a prior of deviation 1, ten draws a step and new weights at the beginning of every task. The row `vogn-authors` has "
+        "all that, but one draw a step and two seeds; begun at the last task's mean instead, it had 90.9 % after six tasks, in "
+        "one run. The other rows have 20 epochs, a prior of deviation 0.2, and begin where the last task ended",
+        "more work does not close the gap of the row `vogn`: on 10,000 training images that were held out, after ten tasks and "
+        "in one run each, it has 90.8 %; with 100 epochs 89.8 %, and 91.4 % with four draws a step as well; with 100 epochs "
+        "and no tempering 91.2 %, and 90.9 % with four draws; with every task started from new weights 89.4 %; with 60 epochs, "
+        "four draws and the initial curvature forgotten to e⁻¹⁰ 89.3 % (`results/vogn-continual-pilots.json`)",
+        "settings were chosen by accuracy on 2,000 training images that were held out, after three to six tasks of 20,000 "
+        "images: the row `vogn`'s tempering (0.4, of 0.1 to 1), initial curvature (0.6, of 0.07 to 1.2; its e⁻⁵ stays in the "
+        "precisions), rate (0.02, of 0.01 to 0.05) and the prior's deviation (0.2, of 0.05 to 0.5), VCL's rate (0.01, of 0.001 "
+        "to 0.01), EWC's weight (10, of 1, 10 and 100, at a rate of 0.003)",
     ),
     repetition="seed",
     run_seed=run_seed,
     join_details=join_details,
     toy=toy,
     pictures=(
-        Picture(name="tasks", caption="Mean accuracy on all tasks so far, after each", needs=["vogn"], draw=draw),
+        Picture(
+            name="tasks",
+            caption="Mean accuracy on all tasks so far, after each; the same from near by",
+            needs=["vogn"],
+            draw=draw,
+        ),
     ),
 )
