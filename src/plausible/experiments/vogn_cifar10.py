@@ -249,25 +249,26 @@ def toy(row: CIFARRow) -> CIFARRow:
     return replace(row, full=False, epochs=4 if row.method == "swag" else 1, seeds=1, looks=1, limit=64)
 
 
+def _row(network: str, method: str) -> CIFARRow:
+    """A method on a network, with the network's settings but for what was chosen."""
+    own, name = SETTINGS[network], f"{network}-{method}"
+    chosen = CHOSEN.get(name, CHOSEN.get(method, {}))
+    precision = own.decay * TRAINING_IMAGES if method in BY_DECAY else own.precision
+    factor = own.factor if method in ("vogn", "vogn-parts") else 1.0
+    return CIFARRow(
+        name=name, network=network, method=method, rate=chosen.get("rate", RATES.get(method)),
+        precision=chosen.get("precision", precision), factor=chosen.get("factor", factor),
+        looks=min(own.looks, LOOKS_OF_KFAC) if "kfac" in method else own.looks,
+        seeds=1 if method == "vogn-parts" else own.seeds,
+        epochs=800 if method == "bbb" and network == "lenet5" else own.epochs,
+        draws={"vogn": 1 if network == "resnet18" else 4, "vogn-parts": 3}.get(method, 1),
+        parts=8 if method == "vogn-parts" else 1,
+    )  # fmt: skip
+
+
 def _rows() -> list[CIFARRow]:
-    return [
-        CIFARRow(
-            name=f"{network}-{method}", network=network, method=method, rate=RATES.get(method),
-            **{
-                "precision": own.decay * TRAINING_IMAGES if method in BY_DECAY else own.precision,
-                "factor": own.factor if method in ("vogn", "vogn-parts") else 1.0,
-                **CHOSEN.get(f"{network}-{method}", CHOSEN.get(method, {})),
-            },
-            looks=min(own.looks, LOOKS_OF_KFAC) if "kfac" in method else own.looks,
-            seeds=1 if method == "vogn-parts" else own.seeds,
-            epochs=800 if method == "bbb" and network == "lenet5" else own.epochs,
-            draws={"vogn": 1 if network == "resnet18" else 4, "vogn-parts": 3}.get(method, 1),
-            parts=8 if method == "vogn-parts" else 1,
-        )
-        for network, own in SETTINGS.items()
-        for method in METHODS
-        if method != "vogn-parts" or network == "alexnet"
-    ]  # fmt: skip
+    parts = lambda network, method: method != "vogn-parts" or network == "alexnet"  # noqa: E731
+    return [_row(network, method) for network in SETTINGS for method in METHODS if parts(network, method)]
 
 
 def _published(

@@ -37,6 +37,13 @@ CANDIDATES: Mapping[str, Sequence[tuple[float, float, float]]] = {
 }
 
 
+def row_named(name: str) -> CIFARRow:
+    """A row of `vogn-cifar10`."""
+    (row,) = vogn_cifar10.STUDY.chosen([name])
+    assert isinstance(row, CIFARRow)
+    return row
+
+
 def candidates_of(row: CIFARRow) -> list[CIFARRow]:
     """The row with other settings, in the order of `CANDIDATES`."""
     return [
@@ -77,7 +84,7 @@ STUDY = Study(
     paper=vogn_cifar10.STUDY.paper,
     about="Candidates trained on 45,000 images of CIFAR-10 and judged on 5,000 others, none of which is a test image.",
     columns={key: vogn_cifar10.STUDY.columns[key] for key in ("accuracy", "train", "nll", "ece")},
-    rows=[own for row in vogn_cifar10.STUDY.rows if row.name in CANDIDATES for own in candidates_of(row)],
+    rows=[own for name in CANDIDATES for own in candidates_of(row_named(name))],
     published={},
     differences=(),
     repetition="seed",
@@ -116,8 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     asked = parser.parse_args(arguments)
     torch.set_num_threads(1)
     command = f"python -m plausible.experiments.vogn_cifar10_choice {asked.row}"
-    (row,) = vogn_cifar10.STUDY.chosen([asked.row])
-    assert isinstance(row, CIFARRow)
+    row = row_named(asked.row)
     if asked.candidate is None:
         seeds = range(row.seeds) if asked.seed is None else [asked.seed]
         run_chosen(row, asked.results, root=asked.data_dir, seeds=seeds, command=f"{command} --seed {asked.seed}")
