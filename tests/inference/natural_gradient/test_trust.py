@@ -44,6 +44,10 @@ def test_residuals_that_grow_are_no_reason_for_longer_steps():
     assert after(1, 1, 1, misfits=(1e6, float("nan"), float("nan"))) == pytest.approx(8 * LEAST)
 
 
+def test_residuals_that_no_look_could_tell_are_no_reason_for_longer_steps():
+    assert after(1, 1, 1, misfits=[float("nan")]) == pytest.approx(LEAST)
+
+
 def test_a_first_look_says_nothing_of_steps_that_there_were_not():
     own = trust.first({"w": torch.zeros(2)}, LEAST)
     found = trust.renewed(own, {"w": torch.zeros(2)}, factors(0), factors(1), torch.tensor(1e6), LEAST)

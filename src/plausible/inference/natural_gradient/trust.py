@@ -49,6 +49,7 @@ def renewed(
     before, now = along(old, way), along(found, way)
     factor = torch.where(now > REFUTED * before, FALL, torch.where(now < CONFIRMED * before, GROWTH, 1.0))
     misfit = torch.fmin(own["misfit"], misfit.to(own["misfit"]))  # one that grew is no reason for longer steps
-    most = torch.where(misfit > ORDINARY, MOST * misfit / ORDINARY, 0.0).clamp(min=least)
+    large = (misfit > ORDINARY) & misfit.isfinite()  # it is infinite while no look could tell
+    most = torch.where(large, MOST * misfit / ORDINARY, 0.0).clamp(min=least)
     trust = torch.minimum((own["trust"] * factor.to(own["trust"])).clamp(min=least), most)
     return {"trust": trust, "misfit": misfit, "seen_at": {k: w.clone() for k, w in params.items()}}
