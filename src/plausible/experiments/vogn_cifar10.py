@@ -31,7 +31,7 @@ TRAIN_IMAGES = 10_000  # of the training part, on which accuracy is measured wit
 HISTOGRAM = 40  # bins of the entropy
 # By row or method, where held-out images speak against the network's setting; that of alexnet-plain-vogn lies between some that
 # were tried on them.
-CHOSEN: Mapping[str, Mapping[str, float]] = {
+CHOSEN: Mapping[str, Mapping[str, Any]] = {
     "noisy-kfac": {"precision": 500.0},
     "alexnet-plain-vogn": {"precision": 1500.0, "factor": 7.0},
 }
@@ -53,7 +53,7 @@ class Setting:
         precision: δ, of the natural-gradient methods' prior.
         decay: Adam's weight decay, which is a prior precision of this times N.
         warm_up: τ's first value, and over how many steps it rises to 1; None where it is 1 throughout.
-        schedule: Of the learning rate.
+        falls: Epochs at which the rate falls to a tenth.
         dropout: MC dropout's rate.
         samples: Draws of a prediction.
         augment: Whether images are shifted and mirrored.
@@ -69,7 +69,7 @@ class Setting:
     precision: float
     decay: float
     warm_up: tuple[float, int] | None
-    schedule: Any
+    falls: tuple[int, ...]
     dropout: float
     samples: int = 10
     augment: bool = True
@@ -79,17 +79,16 @@ class Setting:
     arithmetic: str | None = None
 
 
-FALLING = Step(milestones=(80 / 161, 120 / 161), factor=0.1)
-ALEXNET = Setting(pl.networks.AlexNet, 161, 256, 0.5, 1e-4, (0.5, 1954), FALLING, 0.5)
+ALEXNET = Setting(pl.networks.AlexNet, 161, 256, 0.5, 1e-4, (0.5, 1954), (80, 120), 0.5)
 SETTINGS = {
     "lenet5": Setting(
-        functools.partial(pl.networks.LeNet5, channels=3, size=32), 210, 128, 100.0, 1e-2, (0.1, 11_719), Constant(), 0.1,
+        functools.partial(pl.networks.LeNet5, channels=3, size=32), 210, 128, 100.0, 1e-2, (0.1, 11_719), (), 0.1,
         augment=False, factor=1.0, looks=21,
     ),
     "alexnet-plain": replace(ALEXNET, augment=False),
     "alexnet": ALEXNET,
     "resnet18": Setting(
-        functools.partial(pl.networks.ResNet18, zero_init_last=True), 161, 256, 50.0, 5e-4, None, FALLING, 0.3,
+        functools.partial(pl.networks.ResNet18, zero_init_last=True), 161, 256, 50.0, 5e-4, None, (80, 120), 0.3,
         samples=20, looks=8, seeds=1, arithmetic="bf16",
     ),
 }  # fmt: skip
@@ -107,6 +106,7 @@ class CIFARRow(Row):
         precision: Of the prior.
         rate: Of learning, None for the method's own.
         factor: VOGN's ρ.
+        falls: Epochs at which the rate falls to a tenth, of the methods that have it from the row.
         draws: Of the weights a step that an example is seen under, for methods that draw.
         parts: Of a batch, which have draws of their own.
         seeds: Trainings.
@@ -119,6 +119,7 @@ class CIFARRow(Row):
     precision: float
     rate: float | None = None
     factor: float = 1.0
+    falls: tuple[int, ...] = ()
     draws: int = 1
     parts: int = 1
     seeds: int = 3
@@ -126,11 +127,16 @@ class CIFARRow(Row):
     limit: int | None = None
 
 
+def falling(falls: Sequence[int], epochs: int) -> Callable[[Tensor], Tensor]:
+    """A schedule that falls to a tenth at these epochs of so many."""
+    return Step(milestones=tuple(at / epochs for at in falls), factor=0.1) if falls else Constant()
+
+
 def method_for(row: CIFARRow) -> Method:
     """The row's method in the library's words."""
-    own = SETTINGS[row.network]
+    own, schedule = SETTINGS[row.network], falling(row.falls, row.epochs)
     online: dict[str, Any] = {
-        "learning_rate": row.rate, "momentum": 0.9, "curvature_decay": 1 - 0.999, "damping": 1e-3, "schedule": own.schedule,
+        "learning_rate": row.rate, "momentum": 0.9, "curvature_decay": 1 - 0.999, "damping": 1e-3, "schedule": schedule,
     }  # fmt: skip
     if row.method in ("vogn", "vogn-parts"):
         start, steps = own.warm_up or (None, 0)
@@ -146,11 +152,11 @@ def method_for(row: CIFARRow) -> Method:
         return pl.NoisyKFAC(num_samples=row.draws, update_every=LOOK_EVERY)
     if row.method == "ivon":
         # At a constant rate it stayed at 57 % of the images that it trains on.
-        falling = {} if isinstance(own.schedule, Constant) else {"schedule": own.schedule}
-        return pl.IVON(learning_rate=row.rate, num_samples=row.draws, **falling)
+        own_schedule = {"schedule": schedule} if row.falls else {}
+        return pl.IVON(learning_rate=row.rate, num_samples=row.draws, **own_schedule)
     if row.method in ("adam", "mc-dropout"):
         assert row.rate is not None
-        adam = pl.MAP(learning_rate=row.rate, schedule=own.schedule)
+        adam = pl.MAP(learning_rate=row.rate, schedule=schedule)
         return adam if row.method == "adam" else pl.MCDropout(rate=own.dropout, where="convolution", base=adam)
     methods: dict[str, Callable[[], Method]] = {
         "ogn": lambda: pl.OGN(**online),
@@ -260,6 +266,7 @@ def _row(network: str, method: str) -> CIFARRow:
     return CIFARRow(
         name=name, network=network, method=method, rate=chosen.get("rate", RATES.get(method)),
         precision=chosen.get("precision", precision), factor=chosen.get("factor", factor),
+        falls=chosen.get("falls", own.falls) if method in RATES else (),
         looks=min(own.looks, LOOKS_OF_KFAC) if "kfac" in method else own.looks,
         seeds=1 if method == "vogn-parts" else own.seeds,
         epochs=800 if method == "bbb" and network == "lenet5" else own.epochs,

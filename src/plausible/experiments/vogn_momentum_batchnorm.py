@@ -19,7 +19,7 @@ from ..datasets import Dataset
 from .crop_and_flip import crop_and_flip
 from .snapshots import Snapshots
 from .study import Column, Outcome, Picture, Published, Row, Study
-from .vogn_cifar10 import FALLING, normal_but_on_norms
+from .vogn_cifar10 import falling, normal_but_on_norms
 
 PRECISION, FACTOR, SAMPLES = 50.0, 10.0, 20
 
@@ -81,7 +81,7 @@ def _scores(row: AblationRow, data: Dataset, seed: int) -> list[dict[str, float]
     model = pl.BayesianModel(network, pl.likelihoods.Categorical(), prior=prior)
     method = pl.VOGN(
         learning_rate=row.rate, momentum=row.momentum, curvature_decay=1 - 0.999, damping=row.damping, num_samples=row.draws,
-        augmentation_factor=FACTOR, schedule=FALLING,
+        augmentation_factor=FACTOR, schedule=falling((80, 120), 161),
     )  # fmt: skip
     moments = pl.fit(
         model, data.train, Snapshots(base=method, count=row.looks), epochs=row.epochs,
