@@ -46,6 +46,7 @@ class TasksRow(Row):
         fresh: Whether every task starts from new weights, as the authors' code does; if not, from those of the last.
         fisher_weight: What EWC multiplies a task's curvature by.
         batch_size: Examples a step.
+        draws: Of the weights a step, for methods that draw.
         samples: Draws of a prediction.
         seeds: Runs, with orders of their own.
         limit: Examples of each part, None for all.
@@ -58,9 +59,16 @@ class TasksRow(Row):
     fresh: bool = False
     fisher_weight: float = 10.0
     batch_size: int = 256
+    draws: int = 1
     samples: int = 20
     seeds: int = 3
     limit: int | None = None
+
+
+def method_for(row: TasksRow) -> Method:
+    """The row's method, with its draws a step."""
+    method = METHODS[row.method]
+    return replace(method, num_samples=row.draws) if hasattr(method, "num_samples") else method  # type: ignore[call-arg]
 
 
 def run_seed(row: TasksRow, root: Path | None, seed: int) -> Outcome:
@@ -98,7 +106,7 @@ def _accuracies(
     for task, order in enumerate(orders):
         model = pl.BayesianModel(network, pl.likelihoods.Categorical(), prior=prior)
         posterior = pl.fit(
-            model, (x_train[:, order], y_train), METHODS[row.method], epochs=row.epochs, batch_size=row.batch_size,
+            model, (x_train[:, order], y_train), method_for(row), epochs=row.epochs, batch_size=row.batch_size,
             init=init, seed=seed + 1000 * task, progress=False,
         )  # fmt: skip
         init = "reset" if row.fresh else posterior
@@ -159,7 +167,9 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
 
 
 VOGN = TasksRow(name="vogn", method="vogn", epochs=20)
-AUTHORS = replace(VOGN, name="vogn-authors", method="vogn-authors", epochs=100, prior_scale=1.0, fresh=True, seeds=2)
+AUTHORS = replace(
+    VOGN, name="vogn-authors", method="vogn-authors", epochs=100, prior_scale=1.0, fresh=True, draws=4, samples=100
+)
 STUDY = Study(
     name="vogn-continual",
     title="One task after another",

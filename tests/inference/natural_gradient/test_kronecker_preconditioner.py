@@ -82,6 +82,19 @@ def test_a_wide_layer_divides_its_damping_between_its_factors(factors, monkeypat
     torch.testing.assert_close(found, torch.block_diag(*blocks), rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.parametrize("quiet", [("rows",), ("columns",), ("rows", "columns")])
+@pytest.mark.parametrize("loudness", [1e-8, 1.0, 1e8])  # of the factor that is not zero
+def test_a_wide_layer_of_which_data_say_nothing_is_held_by_its_prior(factors, quiet, loudness, monkeypatch):
+    """Behind weights that start at zero, as of the last norms of residual branches, no gradient comes through."""
+    monkeypatch.setattr(metric, "EXACT_WIDTH", 3)
+    block = {k: t.float() * (0.0 if k in quiet else loudness) for k, t in factors["blocks"]["w + b"].items()}
+    like = {k: v.float() for k, v in LIKE.items()}
+    own = {"blocks": {"w + b": block}, "diagonal": {"norm": factors["diagonal"]["norm"].float()}}
+    found = dense_inverse(metric.roots(own, PRIOR, like), LIKE)
+    expected = 1 / torch.tensor([2.0, 2.0, 2.0, 0.5]).double().repeat(6)
+    torch.testing.assert_close(found, torch.diag(expected), rtol=1e-4, atol=1e-4)
+
+
 def off_by(found, covariance, draws):
     """The largest distance of a sample covariance from a stated one, in standard errors of its entries."""
     sizes = covariance.diagonal()

@@ -45,6 +45,7 @@ Inverse = dict[str, Any]
 
 JOINED = " + "
 EXACT_WIDTH = 512  # of a factor: up to here Λ⁻¹ is exact; eigenvalues of wider ones cost more than they are worth
+NOTHING = 1e-6  # the root of a curvature that is nothing beside the prior's precision
 LOOSEST = 1.0  # the precision with which a weight without a prior is held while it is trained
 
 
@@ -121,11 +122,22 @@ def _exact_root(a: Tensor, g: Tensor, d: Tensor) -> dict[str, Tensor]:
 def _factored_root(a: Tensor, g: Tensor, d: Tensor, rounding: float) -> dict[str, Tensor]:
     """left leftᵀ = (G + I/π)⁻¹ and right rightᵀ = (A' + πI)⁻¹."""
     a = _rescaled(a, d)
-    smallest = torch.finfo(torch.float64).tiny
-    pi = (_mean_eigenvalue(a).clamp(min=smallest) / _mean_eigenvalue(g).clamp(min=smallest)).sqrt()
+    pi = _divided(_mean_eigenvalue(a), _mean_eigenvalue(g))
     left = _inverse_root(g, 1 / pi + rounding * g.shape[-1] * _mean_eigenvalue(g))
     right = _inverse_root(a, pi + rounding * a.shape[-1] * _mean_eigenvalue(a))
     return {"left": left, "right": right, "stretch": d.rsqrt()}
+
+
+def _divided(a: Tensor, g: Tensor) -> Tensor:
+    """π = √(a / g), but within what is left of it in float32 where one factor is all but zero.
+
+    There the data say nothing beside the prior, whose part is 1, and any π far above a and far below 1 / g gives (G + I/π) ⊗
+    (A' + πI) ≈ I.
+    """
+    smallest = torch.finfo(torch.float64).tiny
+    from_zero = torch.where(a > 0, a / NOTHING, NOTHING / g.clamp(min=smallest))
+    from_zero = torch.where((a > 0) | (g > 0), from_zero, torch.ones_like(a))
+    return torch.where(a * g > NOTHING**2, (a / g.clamp(min=smallest)).sqrt(), from_zero)
 
 
 def _rescaled(a: Tensor, d: Tensor) -> Tensor:
