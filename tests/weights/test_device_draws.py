@@ -30,5 +30,13 @@ def test_keys_draw_by_the_kernel_and_step_by_step():
     assert not torch.equal(*steps)
 
 
+@cuda
+@pytest.mark.parametrize("call", [0, 1, 2**31 - 1])
+def test_a_key_of_its_own_is_the_one_that_a_cpu_has(call):
+    on_cpu = Keys(run_key(3), torch.tensor(7), call).key()
+    own = Keys(run_key(3, device="cuda"), torch.tensor(7, device="cuda"), call).key()
+    assert torch.equal(own.cpu(), on_cpu)
+
+
 def test_a_cpu_draws_without_it():
     assert not device_draws.is_on_device(run_key(0))

@@ -13,16 +13,7 @@ def pairs(key_first, key_second, step, call, half, n, out, NORMAL: tl.constexpr,
     j = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     k0 = tl.load(key_first).to(tl.uint32, bitcast=True) + tl.load(step).to(tl.int32).to(tl.uint32, bitcast=True)
     k1 = tl.load(key_second).to(tl.uint32, bitcast=True)
-    k2 = k0 ^ k1 ^ 0x1BD11BDA
-    first = j.to(tl.uint32) + k0
-    second = tl.zeros((BLOCK,), dtype=tl.uint32) + call.to(tl.uint32) + k1
-    for group in tl.static_range(5):
-        if group % 2 == 0:
-            first, second = _four_rounds(first, second, 13, 15, 26, 6)
-        else:
-            first, second = _four_rounds(first, second, 17, 29, 16, 24)
-        first = first + (k1 if group % 3 == 0 else (k2 if group % 3 == 1 else k0))
-        second = second + (k2 if group % 3 == 0 else (k0 if group % 3 == 1 else k1)) + (group + 1)
+    first, second = _threefry(j.to(tl.uint32), tl.zeros((BLOCK,), dtype=tl.uint32) + call.to(tl.uint32), k0, k1)
     # Uniform in [−1/2, 1/2] and never 0; see `rng._unsigned` for why the sign is taken off last.
     left = (first.to(tl.int32, bitcast=True).to(tl.float32) + 0.5) * 2.0**-32
     right = (second.to(tl.int32, bitcast=True).to(tl.float32) + 0.5) * 2.0**-32
@@ -35,6 +26,32 @@ def pairs(key_first, key_second, step, call, half, n, out, NORMAL: tl.constexpr,
         right = tl.minimum(right + (right < 0).to(tl.float32), 1.0 - 2.0**-24)
     tl.store(out + j, left, mask=j < half)
     tl.store(out + half + j, right, mask=(j < half) & (half + j < n))
+
+
+@triton.jit(do_not_specialize=["key_first", "key_second", "step", "call"])
+def words(key_first, key_second, step, call, out, BLOCK: tl.constexpr):
+    """Threefry-2x32 of the counter (0, call), as two words; of a block of counters one is kept."""
+    j = tl.arange(0, BLOCK)
+    k0 = tl.load(key_first).to(tl.uint32, bitcast=True) + tl.load(step).to(tl.int32).to(tl.uint32, bitcast=True)
+    k1 = tl.load(key_second).to(tl.uint32, bitcast=True)
+    first, second = _threefry(j.to(tl.uint32), tl.zeros((BLOCK,), dtype=tl.uint32) + call.to(tl.uint32), k0, k1)
+    tl.store(out + j, first.to(tl.int32, bitcast=True), mask=j < 1)
+    tl.store(out + 1 + j, second.to(tl.int32, bitcast=True), mask=j < 1)
+
+
+@triton.jit
+def _threefry(first, second, k0, k1):
+    k2 = k0 ^ k1 ^ 0x1BD11BDA
+    first = first + k0
+    second = second + k1
+    for group in tl.static_range(5):
+        if group % 2 == 0:
+            first, second = _four_rounds(first, second, 13, 15, 26, 6)
+        else:
+            first, second = _four_rounds(first, second, 17, 29, 16, 24)
+        first = first + (k1 if group % 3 == 0 else (k2 if group % 3 == 1 else k0))
+        second = second + (k2 if group % 3 == 0 else (k0 if group % 3 == 1 else k1)) + (group + 1)
+    return first, second
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Normal and uniform numbers of a key on a GPU, each draw by one kernel.
+"""Numbers and new keys of a key on a GPU, each by one kernel.
 
 In torch's own operations a draw passes over its words more than a hundred times. The words are the same ones; logarithms,
 sines and cosines may differ in their last bits, as between any two devices.
@@ -29,4 +29,13 @@ def draw(key: Tensor, step: Tensor, call: int, n: int, normal: bool) -> Tensor:
     out = torch.empty(n, dtype=torch.float32, device=key.device)
     half = (n + 1) // 2
     launch(kernel, (half + BLOCK - 1) // BLOCK, key[0], key[1], step, call, half, n, out, NORMAL=normal, BLOCK=BLOCK)
+    return out
+
+
+def new_key(key: Tensor, step: Tensor, call: int) -> Tensor:
+    """The two words of a call, int32 of shape (2,)."""
+    from .device_draw_kernels import words as kernel  # needs Triton
+
+    out = torch.empty(2, dtype=torch.int32, device=key.device)
+    launch(kernel, 1, key[0], key[1], step, call, out, BLOCK=32)
     return out

@@ -109,8 +109,11 @@ class Keys:
 
     def key(self) -> Tensor:
         """A key of its own, int32 of shape (2,), for a part that makes its own `Keys`: a dropout layer, say."""
+        call = self._spend()
+        if device_draws.is_on_device(self._key, self.step):
+            return device_draws.new_key(self._key, self.step, call)
         words = self._words
-        return torch.stack(threefry(words, words[0] & 0, self._spend()), dim=-1)
+        return torch.stack(threefry(words, words[0] & 0, call), dim=-1)
 
     @overload
     def normal_like(self, params: Tensor) -> Tensor: ...

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from ...core.errors import NotSupported
@@ -22,7 +21,7 @@ from ..point.map import MAP
 from .convergence import judged
 from .elbo import examine, is_density
 from .families import make_family
-from .mean_field import MeanField, entropy, joined
+from .mean_field import MeanField, deviations, entropy, joined
 
 ADAM = MAP()  # its moments and its update; the rate is this method's own
 ESTIMATORS = ("local", "flipout", "weights")
@@ -134,8 +133,3 @@ class BayesByBackprop(Method):
         windows = len(self.adapted_steps(model.num_steps))
         answer._diagnostics = judged(plain, answer, found, state["window"]["means"][WINDOWS - windows :])
         return answer
-
-
-def deviations(rho: Weights) -> Weights:
-    """σ."""
-    return {k: F.softplus(r) for k, r in rho.items()}

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from ...core.model import BayesianModel
 from ...core.target import Batch, Target
-from ...weights.algebra import Weights
+from ...weights.algebra import Weights, from_vector
 from ...weights.rng import Keys
 from .layer_noise import FLIPOUT, Plan, make_plan, noisy_layers
 
 MEAN, RHO = "mean.", "rho."
+LOG_2PI = math.log(2 * math.pi)
 HALF_LOG_2PI_E = 0.5 * math.log(2 * math.pi * math.e)
 
 
@@ -60,7 +61,7 @@ class MeanField(Target):
         """An unbiased estimate of the bound, for a batch whose weights sum to N."""
         assert key is not None
         mean = {k: params[MEAN + k] for k in self.model.start}
-        scale = {k: F.softplus(params[RHO + k]) for k in self.model.start}
+        scale = deviations({k: params[RHO + k] for k in self.model.start})
         rng = Keys(key, key[0] * 0)
         draws = [self._log_joint(mean, scale, batch, rng) for _ in range(self.num_samples)]
         return torch.stack(draws).mean() + entropy(scale)
@@ -78,9 +79,13 @@ class MeanField(Target):
         draw = _drawn(mean, shifts)
         likelihood = self._log_likelihood(plan, {**draw, **{k: mean[k] for k in plan}}, scale, shifts, batch, own_key)
         at = {**draw, **{k: mean[k] for k in precisions}}
-        prior = model.log_prior(at)
-        for k, precision in precisions.items():  # E[log N(w; 0, s²)] = log N(μ; 0, s²) − σ² / 2 s²
-            prior = prior - 0.5 * (precision * scale[k] ** 2).sum()
+        if len(precisions) == len(mean):
+            prior = expected_log_normal(precisions, mean, scale)
+        else:
+            prior = model.log_prior(at)
+            if precisions:  # E[log N(w; 0, s²)] = log N(μ; 0, s²) − σ² / 2 s²
+                spread = joint({k: scale[k] for k in precisions})
+                prior = prior - 0.5 * (joint(precisions) * spread.square()).sum()
         return (likelihood + prior) / model.temperature + model.log_jacobian(at)
 
     def _log_likelihood(
@@ -96,9 +101,30 @@ def joined(mean: Mapping[str, Tensor], rho: Mapping[str, Tensor]) -> Weights:
     return {**{MEAN + k: w for k, w in mean.items()}, **{RHO + k: r for k, r in rho.items()}}
 
 
+def joint(weights: Mapping[str, Tensor]) -> Tensor:
+    """All in one vector: what is done to each of many small tensors is one operation then, which a GPU waits less for."""
+    return torch.cat([w.flatten() for w in weights.values()])
+
+
+def deviations(rho: Mapping[str, Tensor]) -> Weights:
+    """σ."""
+    return from_vector(F.softplus(joint(rho)), rho)
+
+
 def entropy(scale: Mapping[str, Tensor]) -> Tensor:
     """H[q] = Σ log σ + ½ log 2πe."""
-    return sum(s.log().sum() + HALF_LOG_2PI_E * s.numel() for s in scale.values())  # type: ignore[return-value]
+    together = joint(scale)
+    return together.log().sum() + HALF_LOG_2PI_E * together.numel()
+
+
+def expected_log_normal(precisions: Mapping[str, Tensor], mean: Weights, scale: Weights) -> Tensor:
+    """Σ E_q[log N(w; 0, 1 / δ)] = ½ Σ log δ / 2π − δ (μ² + σ²)."""
+    delta, mu, sigma = (
+        joint(precisions),
+        joint({k: mean[k] for k in precisions}),
+        joint({k: scale[k] for k in precisions}),
+    )
+    return 0.5 * (delta.log() - LOG_2PI - delta * (mu.square() + sigma.square())).sum()
 
 
 def prior_precisions(model: BayesianModel, like: Mapping[str, Tensor]) -> Weights:
