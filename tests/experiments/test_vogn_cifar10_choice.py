@@ -41,7 +41,7 @@ def test_the_lowest_likelihood_on_held_out_images_wins_once_all_are_judged(tmp_p
     stored(store, first, 0.9)
     found = vogn_cifar10_choice.best(ROW, store)
     best = others[0]
-    assert found == replace(ROW, factor=best.factor, precision=best.precision, rate=best.rate)
+    assert found == replace(ROW, factor=best.factor, precision=best.precision, rate=best.rate, falls=best.falls)
 
 
 def test_a_candidate_that_was_judged_with_other_settings_is_not_judged(tmp_path):
