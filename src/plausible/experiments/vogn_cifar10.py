@@ -151,7 +151,7 @@ def method_for(row: CIFARRow) -> Method:
         return pl.NoisyKFAC(num_samples=row.draws, update_every=LOOK_EVERY)
     if row.method == "ivon":
         # At a constant rate it stayed at 57 % of the images that it trains on.
-        own_schedule = {"schedule": schedule} if row.falls else {}
+        own_schedule: dict[str, Any] = {"schedule": schedule} if row.falls else {}
         return pl.IVON(learning_rate=row.rate, num_samples=row.draws, **own_schedule)
     if row.method in ("adam", "mc-dropout"):
         assert row.rate is not None
