@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...core.model import BayesianModel
 from ...core.target import Batch, Target
-from ...weights.algebra import Weights, from_vector
+from ...weights.algebra import Weights, from_vector, to_vector
 from ...weights.rng import Keys
 from .layer_noise import FLIPOUT, Plan, make_plan, noisy_layers
 
@@ -63,10 +63,10 @@ class MeanField(Target):
         mean = {k: params[MEAN + k] for k in self.model.start}
         scale = deviations({k: params[RHO + k] for k in self.model.start})
         rng = Keys(key, key[0] * 0)
-        draws = [self._log_joint(mean, scale, batch, rng) for _ in range(self.num_samples)]
+        draws = [self._log_to_vector(mean, scale, batch, rng) for _ in range(self.num_samples)]
         return torch.stack(draws).mean() + entropy(scale)
 
-    def _log_joint(self, mean: Weights, scale: Weights, batch: Batch, rng: Keys) -> Tensor:
+    def _log_to_vector(self, mean: Weights, scale: Weights, batch: Batch, rng: Keys) -> Tensor:
         """log p(w, D) of one draw, and the expectation of what has a formula."""
         model, own_key = self.model, rng.key()
         if not isinstance(model, BayesianModel):
@@ -84,8 +84,8 @@ class MeanField(Target):
         else:
             prior = model.log_prior(at)
             if precisions:  # E[log N(w; 0, s²)] = log N(μ; 0, s²) − σ² / 2 s²
-                spread = joint({k: scale[k] for k in precisions})
-                prior = prior - 0.5 * (joint(precisions) * spread.square()).sum()
+                spread = to_vector({k: scale[k] for k in precisions})
+                prior = prior - 0.5 * (to_vector(precisions) * spread.square()).sum()
         return (likelihood + prior) / model.temperature + model.log_jacobian(at)
 
     def _log_likelihood(
@@ -101,29 +101,24 @@ def joined(mean: Mapping[str, Tensor], rho: Mapping[str, Tensor]) -> Weights:
     return {**{MEAN + k: w for k, w in mean.items()}, **{RHO + k: r for k, r in rho.items()}}
 
 
-def joint(weights: Mapping[str, Tensor]) -> Tensor:
-    """All in one vector: what is done to each of many small tensors is one operation then, which a GPU waits less for."""
-    return torch.cat([w.flatten() for w in weights.values()])
+# What is done to each of many small tensors is done to one vector here: a GPU waits less for a few operations than for many.
 
 
 def deviations(rho: Mapping[str, Tensor]) -> Weights:
     """σ."""
-    return from_vector(F.softplus(joint(rho)), rho)
+    return from_vector(F.softplus(to_vector(rho)), rho)
 
 
 def entropy(scale: Mapping[str, Tensor]) -> Tensor:
     """H[q] = Σ log σ + ½ log 2πe."""
-    together = joint(scale)
+    together = to_vector(scale)
     return together.log().sum() + HALF_LOG_2PI_E * together.numel()
 
 
 def expected_log_normal(precisions: Mapping[str, Tensor], mean: Weights, scale: Weights) -> Tensor:
     """Σ E_q[log N(w; 0, 1 / δ)] = ½ Σ log δ / 2π − δ (μ² + σ²)."""
-    delta, mu, sigma = (
-        joint(precisions),
-        joint({k: mean[k] for k in precisions}),
-        joint({k: scale[k] for k in precisions}),
-    )
+    parts = (precisions, mean, scale)
+    delta, mu, sigma = (to_vector({k: part[k] for k in precisions}) for part in parts)
     return 0.5 * (delta.log() - LOG_2PI - delta * (mu.square() + sigma.square())).sum()
 
 
