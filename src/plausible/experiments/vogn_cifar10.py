@@ -347,11 +347,11 @@ STUDY = Study(
         "before, after the scores of other settings on the test images were known, the last of them 68.1 % and 0.962 with "
         "ρ = 7, a precision of 1,500 and the authors' rate (`results/vogn-rates-h200.json`, "
         "`results/vogn-alexnet-plain-prior-h200.json`)",
-        "VOGN on LeNet-5 and AlexNet went back to the authors' rate once scores on the test images were known. On held-out "
-        "images only higher rates had been compared: 4e-4 was chosen for AlexNet (74.8 %, 0.739 there; on the test images 71.9 "
-        "%, 0.809, three seeds) and 1e-3 until epoch 140 for LeNet-5 (67.8 %, 0.919; on the test images 65.4 %, 0.985, one seed). "
-        "On ResNet-18, trained on 45,000 images, 1e-3 has 86.8 % of the others after 20 epochs and 4e-4 has 84.9 %; the row "
-        "has the authors' 1e-4 (`results/vogn-rates-h200.json`)",
+        "VOGN on LeNet-5 and AlexNet went back to the authors' rate once scores on the test images were known. On held-"
+        "out images only higher rates had been compared: 4e-4 was chosen for AlexNet (74.8 %, 0.739 there; on the test "
+        "images 71.9 %, 0.809, three seeds) and 1e-3 until epoch 140 for LeNet-5 (67.8 %, 0.919; on the test images 65.4 "
+        "%, 0.985, one seed). On ResNet-18, trained on 45,000 images, 1e-3 has 86.8 % of the others after 20 epochs and "
+        "4e-4 has 84.9 %; the row has the authors' 1e-4 (`results/vogn-rates-h200.json`)",
         "ResNet-18 is trained in mixed precision (bf16), by every method; predictions are float32",
         "the authors' Kronecker factors for AlexNet's linear layer are a diagonal here",
         "accuracy on training images is taken without augmentation, on the first 10,000 of them",
