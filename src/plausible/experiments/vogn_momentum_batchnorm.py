@@ -42,8 +42,8 @@ class AblationRow(Row):
 
     momentum: float
     norms: bool
-    damping: float = 1e-3
-    rate: float = 1e-4
+    damping: float = 1e-2
+    rate: float = 1e-3
     batch_size: int = 256
     draws: int = 1
     looks: int = 5
