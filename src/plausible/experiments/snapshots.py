@@ -80,7 +80,8 @@ class Snapshots(Method):
 
     def posterior(self, model: Any, state: dict[str, Any], draws: Any) -> Mixture:
         """The answers in their order, as the components of a mixture."""
-        moments = [tree.unstack(draws, k) for k in range(tree.leading_axis(draws))]
+        here = next(iter(state["params"].values())).device  # many moments wait in files on the host
+        moments = [tree.to(tree.unstack(draws, k), here) for k in range(tree.leading_axis(draws))]
         if self.at_mean:
             return Mixture([Delta(model, at["params"]) for at in moments])
         return Mixture([self.base.posterior(model, at, None) for at in moments])

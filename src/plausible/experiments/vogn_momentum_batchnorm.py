@@ -1,6 +1,7 @@
 """What momentum and batch norm do for VOGN (Osawa et al., 2019, figure 3): ResNet-18 on CIFAR-10 for 90 epochs.
 
-The settings are the paper's; nothing was chosen by a test part.
+The settings are the paper's but for the damping, and the rate that goes with it, of the rows that say so: ten times the paper's,
+chosen by whether a run of four epochs learns images that were held out. Nothing was chosen by a test part.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ class AblationRow(Row):
 
     momentum: float
     norms: bool
-    damping: float = 1e-2
-    rate: float = 1e-3
+    damping: float = 1e-3
+    rate: float = 1e-4
     batch_size: int = 256
     draws: int = 1
     looks: int = 5
@@ -124,6 +125,16 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
 
 
 BOTH = AblationRow(name="both", epochs=90, momentum=0.9, norms=True)
+ROWS = (
+    BOTH, replace(BOTH, name="momentum", norms=False), replace(BOTH, name="batch-norm", momentum=0.0),
+    replace(BOTH, name="plain", momentum=0.0, norms=False),
+)  # fmt: skip
+PUBLISHED = {
+    "plain": Published(values={"accuracy": 63.0, "log_likelihood": -1.05}, epochs=90),
+    "batch-norm": Published(values={"accuracy": 66.0, "log_likelihood": -0.97}, epochs=90),
+    "momentum": Published(values={"accuracy": 69.5, "log_likelihood": -0.86}, epochs=90),
+    "both": Published(values={"accuracy": 84.5, "log_likelihood": -0.48}, epochs=90),
+}
 STUDY = Study(
     name="vogn-momentum-batchnorm",
     title="Momentum and batch norm under VOGN",
@@ -138,16 +149,8 @@ STUDY = Study(
             heading="log likelihood", form=".3f", better="high", meaning="mean over the test images"
         ),
     },
-    rows=(
-        BOTH, replace(BOTH, name="momentum", norms=False), replace(BOTH, name="batch-norm", momentum=0.0),
-        replace(BOTH, name="plain", momentum=0.0, norms=False),
-    ),
-    published={
-        "plain": Published(values={"accuracy": 63.0, "log_likelihood": -1.05}, epochs=90),
-        "batch-norm": Published(values={"accuracy": 66.0, "log_likelihood": -0.97}, epochs=90),
-        "momentum": Published(values={"accuracy": 69.5, "log_likelihood": -0.86}, epochs=90),
-        "both": Published(values={"accuracy": 84.5, "log_likelihood": -0.48}, epochs=90),
-    },
+    rows=[*ROWS, *(replace(row, name=f"{row.name}-damped", damping=1e-2, rate=1e-3) for row in ROWS)],
+    published={**PUBLISHED, **{f"{name}-damped": told for name, told in PUBLISHED.items()}},
     differences=(
         "the published numbers are read off a figure",
         "one draw of the weights a step, where the authors have 40 spread over GPUs",
@@ -158,9 +161,10 @@ STUDY = Study(
         "one, and the log joint was not finite after step 10; with eight draws a step (a batch in eight parts) after step 14; "
         "with 16 and 32 it stayed finite for the two epochs that were tried, and the network at chance. A draw is that wide "
         "for want of damping: at the start its logits have a deviation of 14 to 45, where those of the mean have 0.02; with ten "
-        "times the damping 0.03, with three times 0.2 to 0.5. With three and with ten times the damping and rate it runs: 19.1 "
-        "and 34.5 % of held-out images after four epochs of learning, where with ten times batch norm alone has 35.9 % and "
-        "neither 22.9 % (`results/vogn-rates-h200.json`)",
+        "times the damping 0.03, with three times 0.2 to 0.5",
+        "so rows named `-damped` have ten times the damping, and ten times the rate, since steps of weights without curvature "
+        "are as long as their ratio; on held-out images, after four epochs, it learned more than three times the damping did "
+        "(34.5 % against 19.1 %, `results/vogn-rates-h200.json`). Those without a result were not run",
         "the rate falls at the same shares of the run as in the table of 161 epochs",
     ),
     repetition="seed",
