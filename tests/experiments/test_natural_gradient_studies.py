@@ -51,13 +51,14 @@ def test_photographs_run_at_toy_size(data_dir, tmp_path):
     assert (tmp_path / "scorecard.png").is_file()
 
 
-def test_the_ablation_has_norms_and_momentum_where_its_rows_say():
-    both, momentum, norms, plain = vogn_momentum_batchnorm.STUDY.rows
-    count = lambda row: sum(  # noqa: E731
-        isinstance(m, torch.nn.BatchNorm2d) for m in vogn_momentum_batchnorm.network_for(row).modules()
-    )
-    assert count(both) == count(norms) == 20 and count(momentum) == count(plain) == 0
-    assert both.momentum == momentum.momentum == 0.9 and norms.momentum == plain.momentum == 0.0
+def test_the_ablation_has_norms_momentum_and_damping_where_its_rows_say():
+    rows = {row.name: row for row in vogn_momentum_batchnorm.STUDY.rows}
+    is_norm = lambda module: isinstance(module, torch.nn.BatchNorm2d)  # noqa: E731
+    for name, norms, momentum in (("both", 20, 0.9), ("momentum", 0, 0.9), ("batch-norm", 20, 0.0), ("plain", 0, 0.0)):
+        for row, damping, rate in ((rows.pop(name), 1e-3, 1e-4), (rows.pop(f"{name}-damped"), 1e-2, 1e-3)):
+            assert sum(map(is_norm, vogn_momentum_batchnorm.network_for(row).modules())) == norms
+            assert (row.momentum, row.damping, row.rate) == (momentum, damping, rate)
+    assert not rows
 
 
 def test_the_settings_are_the_published_ones():
