@@ -109,18 +109,20 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # no window and no global state
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5.6, 3.6), dpi=120, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(6.6, 3.6), dpi=120, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     panel = figure.subplots()
+    colours = {row.name: f"C{k}" for k, row in enumerate(ROWS)}
     for name, result in results.items():
         told = result.record["details"]
         means = [sum(at) / len(at) for at in zip(*told["accuracy"], strict=True)]
-        panel.plot(told["epoch"], means, ".-", label=name)
+        row = name.removesuffix("-damped")
+        panel.plot(told["epoch"], means, ".-" if name == row else ".--", color=colours[row], label=name)
     panel.set_xlabel("epoch", fontsize=9)
     panel.set_ylabel("test accuracy %", fontsize=9)
     panel.grid(alpha=0.3)
     panel.tick_params(labelsize=8)
-    panel.legend(fontsize=8)
+    figure.legend(fontsize=8, loc="outside right center")
     figure.savefig(path, metadata={"Software": None})  # the same numbers give the same file
 
 
