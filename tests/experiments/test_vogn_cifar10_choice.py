@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from plausible.experiments import vogn_cifar10, vogn_cifar10_choice
@@ -12,8 +13,8 @@ from plausible.experiments.study import Outcome
 (ROW,) = vogn_cifar10.STUDY.chosen(["alexnet-vogn"])
 
 
-def stored(store, candidate, nll):
-    scores = {"accuracy": 50.0, "train": 50.0, "nll": nll, "ece": 0.1}
+def stored(store, candidate, nll, *, accuracy=50.0, ece=0.1):
+    scores = {"accuracy": accuracy, "train": 50.0, "nll": nll, "ece": ece}
     outcome = Outcome.of_seed(0, scores)
     store.write(finished(store.study, candidate, outcome, seconds=1.0, load=1.0, command="", commit="none"))
 
@@ -32,16 +33,23 @@ def test_a_candidate_runs_at_toy_size(data_dir):
     assert set(found.scores) == set(study.columns)
 
 
-def test_the_lowest_likelihood_on_held_out_images_wins_once_all_are_judged(tmp_path):
+def test_the_one_that_falls_least_short_of_the_published_wins_once_all_are_judged(tmp_path):
     store = Store(tmp_path, vogn_cifar10_choice.STUDY)
     first, *others = vogn_cifar10_choice.candidates_of(ROW)
     for nll, candidate in enumerate(others):
-        stored(store, candidate, 0.7 + nll)
+        stored(store, candidate, 0.7 + nll)  # with an accuracy of 50 %, which is worse than the likelihood is better
     assert vogn_cifar10_choice.best(ROW, store) is None
-    stored(store, first, 0.9)
-    found = vogn_cifar10_choice.best(ROW, store)
-    best = others[0]
-    assert found == replace(ROW, factor=best.factor, precision=best.precision, rate=best.rate, falls=best.falls)
+    stored(store, first, 0.9, accuracy=75.0)
+    own = ("factor", "precision", "damping", "rate", "falls")
+    assert vogn_cifar10_choice.best(ROW, store) == replace(ROW, **{key: getattr(first, key) for key in own})
+
+
+def test_a_shortfall_is_of_the_worst_figure_in_tolerances(tmp_path):
+    store = Store(tmp_path, vogn_cifar10_choice.STUDY)
+    candidate = vogn_cifar10_choice.candidates_of(ROW)[0]
+    for accuracy, nll, ece, short in ((74.48, 0.703, 0.016, 1), (76.0, 0.763, 0.0, 3), (80.0, 0.6, 0.046, 2)):
+        stored(store, candidate, nll, accuracy=accuracy, ece=ece)  # published: 75.48 %, 0.703, 0.016
+        assert vogn_cifar10_choice.shortfall(ROW, store.read(candidate)) == pytest.approx(short)
 
 
 def test_a_candidate_that_was_judged_with_other_settings_is_not_judged(tmp_path):

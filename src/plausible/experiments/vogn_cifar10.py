@@ -40,6 +40,7 @@ CHOSEN: Mapping[str, Mapping[str, Any]] = {
 RATES = {"adam": 1e-3, "mc-dropout": 1e-3, "vogn": 1e-4, "vogn-parts": 1e-4, "ogn": 1e-4, "ivon": 0.1}
 BY_DECAY = ("adam", "kfac", "swag", "mc-dropout")  # methods whose prior is Adam's weight decay
 TRAINING_IMAGES = 50_000
+DAMPING = 1e-3  # the paper's γ
 LOOK_EVERY = 100  # steps from one look of K-FAC at the curvature to the next
 LOOKS_OF_KFAC = 7  # at the test images, and half as many as others have at most: answers with wide factors take seconds
 
@@ -110,6 +111,7 @@ class CIFARRow(Row):
         precision: Of the prior.
         rate: Of learning, None for the method's own.
         factor: VOGN's ρ.
+        damping: VOGN's γ and OGN's.
         falls: Epochs at which the rate falls to a tenth, of the methods that have it from the row.
         draws: Of the weights a step that an example is seen under, for methods that draw.
         parts: Of a batch, which have draws of their own.
@@ -123,6 +125,7 @@ class CIFARRow(Row):
     precision: float
     rate: float | None = None
     factor: float = 1.0
+    damping: float = DAMPING
     falls: tuple[int, ...] = ()
     draws: int = 1
     parts: int = 1
@@ -140,7 +143,8 @@ def method_for(row: CIFARRow) -> Method:
     """The row's method in the library's words."""
     own, schedule = SETTINGS[row.network], falling(row.falls, row.epochs)
     online: dict[str, Any] = {
-        "learning_rate": row.rate, "momentum": 0.9, "curvature_decay": 1 - 0.999, "damping": 1e-3, "schedule": schedule,
+        "learning_rate": row.rate, "momentum": 0.9, "curvature_decay": 1 - 0.999, "damping": row.damping,
+        "schedule": schedule,
     }  # fmt: skip
     if row.method in ("vogn", "vogn-parts"):
         start, steps = own.warm_up or (None, 0)
@@ -284,6 +288,7 @@ def _row(network: str, method: str) -> CIFARRow:
     return CIFARRow(
         name=name, network=network, method=method, rate=chosen.get("rate", RATES.get(method)),
         precision=chosen.get("precision", precision), factor=chosen.get("factor", factor),
+        damping=chosen.get("damping", DAMPING),
         falls=chosen.get("falls", own.falls) if method in RATES else (),
         looks=min(own.looks // 2, LOOKS_OF_KFAC) if "kfac" in method else own.looks,
         seeds=1 if method == "vogn-parts" else own.seeds,
