@@ -3,9 +3,10 @@
     python -m plausible.experiments.vogn_cifar10_choice alexnet-vogn --candidate 0      judges one candidate
     python -m plausible.experiments.vogn_cifar10_choice alexnet-vogn --seed 0           runs a seed of the row with the best
 
-A candidate trains on the first 45,000 images, for as long as the row does or until its rate is next to nothing, and is judged on
-the other 5,000. The best is the one that falls least short of the published figures there, each measured by its tolerance. The second command waits until all candidates of its row are judged, so that processes
-can share both. What it chose is to be written into `vogn_cifar10.CHOSEN`: no row is run by a file of results.
+A candidate trains on the first 45,000 images, for as long as the row does or until its rate is next to nothing, and is judged
+on the other 5,000. The best is the one that falls least short of the published figures there, each measured by its tolerance.
+The second command waits until all candidates of its row are judged, so that processes can share both. What it chose is to be
+written into `vogn_cifar10.CHOSEN`: no row is run by a file of results.
 """
 
 from __future__ import annotations

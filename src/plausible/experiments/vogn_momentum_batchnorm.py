@@ -166,7 +166,7 @@ STUDY = Study(
         "times the damping 0.03, with three times 0.2 to 0.5",
         "so rows named `-damped` have ten times the damping, and ten times the rate, since steps of weights without curvature "
         "are as long as their ratio; on held-out images, after four epochs, it learned more than three times the damping did "
-        "(34.5 % against 19.1 %, `results/vogn-rates-h200.json`). Those without a result were not run",
+        "(34.5 % against 19.1 %, `results/vogn-rates-h200.json`). They are in the published order",
         "the rate falls at the same shares of the run as in the table of 161 epochs",
     ),
     repetition="seed",
