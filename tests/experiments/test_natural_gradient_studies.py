@@ -76,6 +76,21 @@ def test_the_settings_are_the_published_ones():
     assert float(model.log_prior(norm) - at) == 0.0 and float(model.log_prior(first) - at) < -1000
 
 
+def test_images_are_counted_as_often_as_the_row_says_and_the_prior_once():
+    network = vogn_cifar10.SETTINGS["lenet5"].make().double()
+    row = replace(vogn_cifar10.STUDY.chosen(["lenet5-noisy-kfac"])[0], factor=10.0, precision=7.0)
+    model = vogn_cifar10.model_for(row, network)
+    plain = pl.BayesianModel(network, pl.likelihoods.Categorical(), prior=pl.priors.Normal(scale=7.0**-0.5))
+    batch = torch.randn(4, 3, 32, 32, dtype=torch.float64), torch.arange(4)
+    here, there = model.init(), {k: w + 0.01 * torch.randn_like(w) for k, w in model.init().items()}
+    wanted = [10 * plain.log_likelihood(at, batch) + plain.log_prior(at) for at in (here, there)]
+    found = [model.log_joint(at, batch, num_data=4) for at in (here, there)]
+    torch.testing.assert_close(found[1] - found[0], wanted[1] - wanted[0])
+    counted = replace(row, method="vogn", rate=1e-3)  # which has its own ρ
+    assert vogn_cifar10.model_for(counted, network).temperature == 1.0
+    assert vogn_cifar10.method_for(counted).augmentation_factor == 10.0
+
+
 def test_a_task_is_learned_under_the_posterior_of_the_last(made_up_digits):
     row = replace(
         vogn_continual.toy(vogn_continual.VOGN), method="ewc", epochs=20, hidden=(20,), limit=None, prior_scale=0.1

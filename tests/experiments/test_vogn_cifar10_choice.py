@@ -10,13 +10,24 @@ from plausible.experiments.reproduce import run_rows
 from plausible.experiments.results import Store, finished
 from plausible.experiments.study import Outcome
 
-(ROW,) = vogn_cifar10.STUDY.chosen(["alexnet-vogn"])
+ROW = vogn_cifar10_choice.row_named("alexnet-vogn")
+ADAM = vogn_cifar10_choice.row_named("alexnet-adam")
 
 
-def stored(store, candidate, nll, *, accuracy=50.0, ece=0.1):
+def stored(results, candidate, nll, *, accuracy=50.0, ece=0.1, looks=(90.0, 90.0)):
     scores = {"accuracy": accuracy, "train": 50.0, "nll": nll, "ece": ece}
-    outcome = Outcome.of_seed(0, scores)
-    store.write(finished(store.study, candidate, outcome, seconds=1.0, load=1.0, command="", commit="none"))
+    written(results, vogn_cifar10_choice.STUDY, candidate, scores, {"moments": [{"accuracy": at} for at in looks]})
+
+
+def stored_adam(results, curve=(70.0, 76.0)):
+    scores = dict.fromkeys(vogn_cifar10.STUDY.columns, 1.0)
+    epochs = [ADAM.epochs * (k + 1) / len(curve) for k in range(len(curve))]
+    written(results, vogn_cifar10.STUDY, ADAM, scores, {"curve": {"epoch": epochs, "accuracy": [list(curve)]}})
+
+
+def written(results, study, row, scores, details):
+    outcome = Outcome.of_seed(0, scores, details=details)
+    Store(results, study).write(finished(study, row, outcome, seconds=1.0, load=1.0, command="", commit="none"))
 
 
 def test_no_test_image_is_looked_at(data_dir):
@@ -34,26 +45,66 @@ def test_a_candidate_runs_at_toy_size(data_dir):
 
 
 def test_the_one_that_falls_least_short_of_the_published_wins_once_all_are_judged(tmp_path):
-    store = Store(tmp_path, vogn_cifar10_choice.STUDY)
+    stored_adam(tmp_path)
     first, *others = vogn_cifar10_choice.candidates_of(ROW)
     for nll, candidate in enumerate(others):
-        stored(store, candidate, 0.7 + nll)  # with an accuracy of 50 %, which is worse than the likelihood is better
-    assert vogn_cifar10_choice.best(ROW, store) is None
-    stored(store, first, 0.9, accuracy=75.0)
+        stored(tmp_path, candidate, 0.7 + nll)  # with an accuracy of 50 %, which is worse than the likelihood is better
+    assert vogn_cifar10_choice.best(ROW, tmp_path) is None
+    stored(tmp_path, first, 0.9, accuracy=75.0)
+    assert vogn_cifar10_choice.best(ROW, tmp_path) == with_settings_of(first, ROW)
+
+
+def with_settings_of(candidate, row):
     own = ("factor", "precision", "damping", "rate", "falls")
-    assert vogn_cifar10_choice.best(ROW, store) == replace(ROW, **{key: getattr(first, key) for key in own})
+    return replace(row, **{key: getattr(candidate, key) for key in own})
+
+
+def test_without_adam_s_curve_there_is_no_choice(tmp_path):
+    for candidate in vogn_cifar10_choice.candidates_of(ROW):
+        stored(tmp_path, candidate, 0.7)
+    with pytest.raises(FileNotFoundError, match="has no row alexnet-adam"):
+        vogn_cifar10_choice.best(ROW, tmp_path)
 
 
 def test_a_shortfall_is_of_the_worst_figure_in_tolerances(tmp_path):
-    store = Store(tmp_path, vogn_cifar10_choice.STUDY)
+    stored_adam(tmp_path)
+    adam = Store(tmp_path, vogn_cifar10.STUDY).read(ADAM)
     candidate = vogn_cifar10_choice.candidates_of(ROW)[0]
     for accuracy, nll, ece, short in ((74.48, 0.703, 0.016, 1), (76.0, 0.763, 0.0, 3), (80.0, 0.6, 0.046, 2)):
-        stored(store, candidate, nll, accuracy=accuracy, ece=ece)  # published: 75.48 %, 0.703, 0.016
-        assert vogn_cifar10_choice.shortfall(ROW, store.read(candidate)) == pytest.approx(short)
+        stored(tmp_path, candidate, nll, accuracy=accuracy, ece=ece)  # published: 75.48 %, 0.703, 0.016
+        found = Store(tmp_path, vogn_cifar10_choice.STUDY).read(candidate)
+        assert vogn_cifar10_choice.shortfall(ROW, found, adam) == pytest.approx(short)
+
+
+def test_a_candidate_is_held_against_adam_at_the_same_epochs(tmp_path):
+    stored_adam(tmp_path, (70.0, 76.0))
+    adam = Store(tmp_path, vogn_cifar10.STUDY).read(ADAM)
+    candidate = replace(vogn_cifar10_choice.candidates_of(ROW)[0], epochs=ADAM.epochs)
+    for looks, points in (
+        ((64.0, 76.0), 6.0),
+        ((72.0, 75.0), 1.0),
+        ((0.0, 69.0, 72.0, 75.0), 70.0),
+        ((80.0, 80.0), -4.0),
+    ):
+        stored(tmp_path, candidate, 0.6, accuracy=80.0, ece=0.0, looks=looks)
+        found = Store(tmp_path, vogn_cifar10_choice.STUDY).read(candidate)
+        assert vogn_cifar10_choice.behind(found, adam) == pytest.approx(points)
+        assert vogn_cifar10_choice.shortfall(ROW, found, adam) >= points / 2
+    short = replace(candidate, epochs=120)  # its only look, between Adam's after 80.5 and 161 epochs
+    stored(tmp_path, short, 0.6, looks=(72.0,))
+    found = Store(tmp_path, vogn_cifar10_choice.STUDY).read(short)
+    assert vogn_cifar10_choice.behind(found, adam) == pytest.approx(70.0 + 6.0 * (120 - 80.5) / 80.5 - 72.0)
+
+
+def test_of_a_row_that_was_not_published_the_likeliest_wins(tmp_path):
+    row = vogn_cifar10_choice.row_named("alexnet-plain-noisy-kfac")
+    candidates = vogn_cifar10_choice.candidates_of(row)
+    for k, candidate in enumerate(candidates):
+        stored(tmp_path, candidate, 0.9 - 0.1 * k, accuracy=60.0 - k)
+    assert vogn_cifar10_choice.best(row, tmp_path) == with_settings_of(candidates[-1], row)
 
 
 def test_a_candidate_that_was_judged_with_other_settings_is_not_judged(tmp_path):
-    store = Store(tmp_path, vogn_cifar10_choice.STUDY)
     for candidate in vogn_cifar10_choice.candidates_of(ROW):
-        stored(store, replace(candidate, precision=candidate.precision + 1), 0.7)
-    assert vogn_cifar10_choice.best(ROW, store) is None
+        stored(tmp_path, replace(candidate, precision=candidate.precision + 1), 0.7)
+    assert vogn_cifar10_choice.best(ROW, tmp_path) is None

@@ -40,6 +40,7 @@ CHOSEN: Mapping[str, Mapping[str, Any]] = {
 }
 RATES = {"adam": 1e-3, "mc-dropout": 1e-3, "vogn": 1e-4, "vogn-parts": 1e-4, "ogn": 1e-4, "ivon": 0.1}
 BY_DECAY = ("adam", "kfac", "swag", "mc-dropout")  # methods whose prior is Adam's weight decay
+BY_FACTOR = ("vogn", "vogn-parts")  # methods that have a ρ of their own
 TRAINING_IMAGES = 50_000
 DAMPING = 1e-3  # the paper's γ
 LOOK_EVERY = 100  # steps from one look of K-FAC at the curvature to the next
@@ -111,7 +112,7 @@ class CIFARRow(Row):
         method: One of METHODS.
         precision: Of the prior.
         rate: Of learning, None for the method's own.
-        factor: VOGN's ρ.
+        factor: ρ, which N is multiplied by, of VOGN and noisy K-FAC.
         damping: VOGN's γ and OGN's.
         falls: Epochs at which the rate falls to a tenth, of the methods that have it from the row.
         draws: Of the weights a step that an example is seen under, for methods that draw.
@@ -147,7 +148,7 @@ def method_for(row: CIFARRow) -> Method:
         "learning_rate": row.rate, "momentum": 0.9, "curvature_decay": 1 - 0.999, "damping": row.damping,
         "schedule": schedule,
     }  # fmt: skip
-    if row.method in ("vogn", "vogn-parts"):
+    if row.method in BY_FACTOR:
         start, steps = own.warm_up or (None, 0)
         return pl.VOGN(
             **online,
@@ -174,6 +175,13 @@ def method_for(row: CIFARRow) -> Method:
         "bbb": lambda: pl.BayesByBackprop(num_samples=row.draws, estimator=own.estimator),
     }
     return methods[row.method]()
+
+
+def model_for(row: CIFARRow, network: nn.Module) -> pl.BayesianModel:
+    """The row's model; VOGN counts images ρ times itself, for another method a temperature does, which δ is not to feel."""
+    factor = 1.0 if row.method in BY_FACTOR else row.factor
+    prior = normal_but_on_norms(network, row.precision / factor)
+    return pl.BayesianModel(network, pl.likelihoods.Categorical(), prior=prior, temperature=1 / factor)
 
 
 def normal_but_on_norms(network: nn.Module, precision: float) -> Any:
@@ -215,8 +223,7 @@ def trained(row: CIFARRow, data: Dataset, seed: int) -> list[pl.Posterior]:
     own = SETTINGS[row.network]
     network = own.make()
     count = len(data.x_train)
-    model = pl.BayesianModel(network, pl.likelihoods.Categorical(), prior=normal_but_on_norms(network, row.precision))
-    method = method_for(row)
+    model, method = model_for(row, network), method_for(row)
     optimiser = row.method in ("ogn", "kfac")  # which draws nothing: the curvature is for its steps
     watched = method if row.method == "swag" else Snapshots(base=method, count=row.looks, at_mean=optimiser)
     arithmetic = own.arithmetic if row.full else None
@@ -285,7 +292,7 @@ def _row(network: str, method: str) -> CIFARRow:
     own, name = SETTINGS[network], f"{network}-{method}"
     chosen = CHOSEN.get(name, CHOSEN.get(method, {}))
     precision = own.decay * TRAINING_IMAGES if method in BY_DECAY else own.precision
-    factor = own.factor if method in ("vogn", "vogn-parts") else 1.0
+    factor = own.factor if method in BY_FACTOR else 1.0
     return CIFARRow(
         name=name, network=network, method=method, rate=chosen.get("rate", RATES.get(method)),
         precision=chosen.get("precision", precision), factor=chosen.get("factor", factor),
