@@ -55,8 +55,9 @@ def test_the_one_that_falls_least_short_of_the_published_wins_once_all_are_judge
 
 
 def with_settings_of(candidate, row):
-    own = ("factor", "precision", "damping", "rate", "falls")
-    return replace(row, **{key: getattr(candidate, key) for key in own})
+    own = ("factor", "precision", "damping", "rate")
+    falls = tuple(round(0.9 * at) for at in candidate.falls)  # the same steps: 45,000 images an epoch are now 50,000
+    return replace(row, falls=falls, **{key: getattr(candidate, key) for key in own})
 
 
 def test_without_adam_s_curve_there_is_no_choice(tmp_path):

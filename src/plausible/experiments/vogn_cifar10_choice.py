@@ -6,8 +6,9 @@
 A candidate trains on the first 45,000 images, for as long as the row does or until its rate is next to nothing, and is judged on
 the other 5,000. The best of a row that was published is the one that falls least short of the published figures there, and of
 Adam's accuracy every twenty epochs, each measured by its tolerance; of another row it is the likeliest. The second command waits
-until all candidates of its row are judged, so that processes can share both. What it chose is to be written into
-`vogn_cifar10.CHOSEN`: no row is run by a file of results.
+until all candidates of its row are judged, so that processes can share both; its rate falls after as many steps as the
+candidate's, which are fewer epochs of more images. What it chose is to be written into `vogn_cifar10.CHOSEN`: no row is run by a
+file of results.
 """
 
 from __future__ import annotations
@@ -150,7 +151,9 @@ def best(row: CIFARRow, results: Path) -> CIFARRow | None:
     else:
         own = min(judged, key=lambda result: result.scores["nll"].mean).row
     assert isinstance(own, CIFARRow)
-    return replace(row, **{key: getattr(own, key) for key in ("factor", "precision", "damping", "rate", "falls")})
+    share = 1 - HELD_OUT / vogn_cifar10.TRAINING_IMAGES
+    falls = tuple(round(share * at) for at in own.falls)
+    return replace(row, falls=falls, **{key: getattr(own, key) for key in ("factor", "precision", "damping", "rate")})
 
 
 def run_chosen(row: CIFARRow, results: Path, *, root: Path | None, seeds: Sequence[int], command: str) -> list[Result]:
