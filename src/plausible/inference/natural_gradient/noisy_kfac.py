@@ -24,8 +24,9 @@ class NoisyKFAC(KroneckerMethod):
 
     With factors that do not change, μ settles where E_q[∇ log p(w, D)] = 0, whatever γ is. The paper's λ is 1 and its η
     the prior's variance: its intrinsic damping is the prior's part of Λ, exact here where the paper splits it between
-    the factors (except in wide layers, while training). The prior's part of ĝ is taken at μ. The first look at the
-    curvature is at μ, too.
+    the factors (except in wide layers, while training). For a λ below 1, which deep networks may need so that draws are
+    not too wide, give the model `temperature=λ` and a prior with 1/λ times the variance. The prior's part of ĝ is taken
+    at μ. The first look at the curvature is at μ, too.
 
     See `KroneckerMethod` for the other arguments.
 
