@@ -31,6 +31,7 @@ from .reproduce import run_rows
 from .results import Result, Store
 from .study import Outcome, Study
 from .vogn_cifar10 import CIFARRow
+from .vogn_cifar10_published import PUBLISHED
 
 HELD_OUT = 5_000
 PATIENCE = 20.0  # seconds from one look for the other candidates to the next
@@ -129,7 +130,7 @@ def behind(result: Result, adam: Result) -> float:
 
 def shortfall(row: CIFARRow, result: Result, adam: Result) -> float:
     """How many tolerances a candidate is worse than the published row or behind Adam, by the figure in which it is worst."""
-    published = vogn_cifar10.PUBLISHED[row.name].values
+    published = PUBLISHED[row.name].values
     worse = {key: (result.scores[key].mean - published[key]) / unit for key, unit in TOLERANCES.items()}
     return max(*worse.values(), behind(result, adam) / BEHIND)
 
@@ -141,7 +142,7 @@ def best(row: CIFARRow, results: Path) -> CIFARRow | None:
     judged = [result for result in found if result is not None]
     if len(judged) < len(found):
         return None
-    if row.name in vogn_cifar10.PUBLISHED:
+    if row.name in PUBLISHED:
         adam = Store(results, vogn_cifar10.STUDY).read(row_named(f"{row.network}-adam"))
         if adam is None:
             raise FileNotFoundError(
