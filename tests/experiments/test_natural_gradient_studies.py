@@ -10,7 +10,7 @@ from torch import nn
 import plausible as pl
 from plausible.experiments import ivon_fashion, registry, tables, vogn_cifar10, vogn_continual, vogn_momentum_batchnorm
 from plausible.experiments.reproduce import picture_name, run_rows
-from plausible.experiments.results import Store
+from plausible.experiments.results import Result, Store
 from plausible.experiments.vogn_cifar10_pictures import scorecard
 
 ROOT = Path(__file__).parents[2]
@@ -51,13 +51,23 @@ def test_photographs_run_at_toy_size(data_dir, tmp_path):
     assert (tmp_path / "scorecard.png").is_file()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ["both", "plain", "momentum-damped"])
+def test_the_ablation_runs_at_toy_size(row, data_dir, tmp_path):
+    toys("vogn-momentum-batchnorm", [row], data_dir, tmp_path)
+
+
 def test_the_ablation_has_norms_momentum_and_damping_where_its_rows_say():
     rows = {row.name: row for row in vogn_momentum_batchnorm.STUDY.rows}
     is_norm = lambda module: isinstance(module, torch.nn.BatchNorm2d)  # noqa: E731
-    for name, norms, momentum in (("both", 20, 0.9), ("momentum", 0, 0.9), ("batch-norm", 20, 0.0), ("plain", 0, 0.0)):
-        for row, damping, rate in ((rows.pop(name), 1e-3, 1e-4), (rows.pop(f"{name}-damped"), 1e-2, 1e-3)):
-            assert sum(map(is_norm, vogn_momentum_batchnorm.network_for(row).modules())) == norms
-            assert (row.momentum, row.damping, row.rate) == (momentum, damping, rate)
+    told = [("both", 20, 0.9), ("batch-norm", 20, 0.0), ("plain", 0, 0.0), ("momentum", 0, 0.9)]
+    cases = [(name, norms, momentum, 1e-3, 1e-4) for name, norms, momentum in told[:3]]
+    cases += [(f"{name}-damped", norms, momentum, 1e-2, 1e-3) for name, norms, momentum in told]
+    for name, norms, momentum, damping, rate in cases:
+        row = rows.pop(name)
+        assert sum(map(is_norm, vogn_momentum_batchnorm.network_for(row).modules())) == norms
+        method = vogn_momentum_batchnorm.method_for(row)
+        assert (method.momentum, method.damping, method.learning_rate) == (momentum, damping, rate)
     assert not rows
 
 
@@ -74,6 +84,26 @@ def test_the_settings_are_the_published_ones():
     norm = {**weights, "trunk.0.1.bias": weights["trunk.0.1.bias"] + 1.0}
     at = model.log_prior(weights)
     assert float(model.log_prior(norm) - at) == 0.0 and float(model.log_prior(first) - at) < -1000
+
+
+def test_methods_have_what_their_row_says():
+    rows = {row.name: row for row in vogn_cifar10.STUDY.rows}
+    assert vogn_cifar10.method_for(replace(rows["alexnet-vogn"], damping=0.01)).damping == 0.01
+    assert vogn_cifar10.method_for(replace(rows["alexnet-ogn"], damping=0.01)).damping == 0.01
+    assert vogn_cifar10.method_for(rows["resnet18-bbb"]).estimator == "weights"
+    assert vogn_cifar10.method_for(rows["alexnet-bbb"]).estimator == "local"
+    assert {row.arithmetic for row in rows.values() if row.network == "resnet18"} == {"bf16"}
+    assert {row.arithmetic for row in rows.values() if row.network != "resnet18"} == {None}
+    assert all(rows[f"{network}-noisy-kfac"].precision == 500 for network in vogn_cifar10.SETTINGS)
+
+
+def test_products_are_rounded_inside_alone():
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    with pytest.raises(KeyError), vogn_cifar10.rounded_products():
+        assert matmul.fp32_precision == "tf32"
+        raise KeyError
+    assert matmul.fp32_precision == before
 
 
 def test_images_are_counted_as_often_as_the_row_says_and_the_prior_once():
@@ -113,6 +143,34 @@ def test_ewc_counts_what_a_task_added_by_its_weight_and_what_came_before_once():
     for k in model.init():
         torch.testing.assert_close(first.scale[k].pow(-2), torch.full_like(first.scale[k], 4.0 + 10 * 3.0))
         torch.testing.assert_close(second.scale[k].pow(-2), torch.full_like(first.scale[k], 34.0 + 10 * 2.0))
+
+
+def results_of(**scores):
+    """Results of rows of vogn-cifar10 with these accuracies along the run, their NLL and ECE."""
+    study, found = vogn_cifar10.STUDY, {}
+    for name, (accuracies, nll, ece) in scores.items():
+        (row,) = study.chosen([name.replace("_", "-")])
+        own = {**dict.fromkeys(study.columns, 0.5), "accuracy": accuracies[-1], "nll": nll, "ece": ece}
+        epochs = [row.epochs * (k + 1) / len(accuracies) for k in range(len(accuracies))]
+        record = {"scores": {k: [v, v] for k, v in own.items()}}
+        details = {"curve": {"epoch": epochs, "accuracy": [accuracies, accuracies]}}
+        found[row.name] = Result(row=row, record={**record, "details": details})
+    return found
+
+
+def test_what_falls_short_of_the_published_and_of_adam_is_said_with_its_figure():
+    near = results_of(alexnet_adam=([70.0, 76.0], 1.3, 0.1), alexnet_vogn=([69.0, 75.0], 0.72, 0.03))
+    first, beside, *_ = vogn_cifar10.STUDY.findings(near)
+    assert first.endswith("of the published or better") and beside.endswith("1.0 points of accuracy behind at most")
+    far = results_of(alexnet_adam=([70.0, 70.0], 1.3, 0.1), alexnet_vogn=([40.0, 74.0], 0.733, 0.03))
+    first, beside, likeliest, cells = vogn_cifar10.STUDY.findings(far)
+    assert "but for accuracy (74.00, published 75.48) by 0.48 and NLL (0.733, published 0.703) by 0.010" in first
+    assert "ECE (" not in first and "more than 2 points" in beside
+    behind = 70 - (40 + 34 * (100 - 80.5) / 80.5)  # in a straight line from one look to the next
+    assert beside.endswith(f"30.0 at epoch 80, {behind:.1f} at epoch 100, {behind - 34 * 20 / 80.5:.1f} at epoch 120, "
+                           f"{behind - 34 * 40 / 80.5:.1f} at epoch 140")  # fmt: skip
+    assert "vogn, with an NLL of 0.733; the best published is 0.667" in likeliest
+    assert "VOGN in 3 of 3, in the paper in 10 of 15" in cells
 
 
 @pytest.mark.parametrize("name", STUDIES)

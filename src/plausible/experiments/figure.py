@@ -21,7 +21,7 @@ def draw(study: Study, results: Sequence[Result], path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # no window and no global state
     from matplotlib.figure import Figure
 
-    lines = len(results) > MOST_PANELS
+    lines = study.one_axis or len(results) > MOST_PANELS
     size = (7.5, 1.0 + 0.24 * len(results)) if lines else (1.6 + 1.3 * len(results), 2.6)
     figure = Figure(figsize=size, dpi=120, layout="constrained")
     FigureCanvasAgg(figure)
@@ -85,7 +85,7 @@ def _draw_lines(figure: Any, study: Study, results: Sequence[Result]) -> None:
     panel.grid(alpha=0.3)
     panel.spines[["top", "right"]].set_visible(False)
     panel.set_xlabel(f"{column.heading} ({column.direction})", fontsize=9)
-    panel.legend(fontsize=8, loc="upper right")
+    panel.legend(fontsize=8, loc="best")
 
 
 def _ours(result: Result, key: str) -> float:

@@ -151,6 +151,7 @@ class Study:
         toy: The same row in a size that runs in seconds.
         pictures: More pictures than that of the first column.
         findings: What came out, in words that are computed from the finished results by their row's name.
+        one_axis: Whether the rows stand on one axis of the first picture; where there are many, they always do.
     """
 
     name: str
@@ -168,6 +169,7 @@ class Study:
     join_details: Callable[[Sequence[Mapping[str, Any]]], Mapping[str, Any]] = lambda details: details[0]
     pictures: Sequence[Picture] = ()
     findings: Callable[[Mapping[str, Any]], Sequence[str]] = lambda results: ()
+    one_axis: bool = False
 
     def __post_init__(self):
         named = {column for published in self.published.values() for column in published.values}

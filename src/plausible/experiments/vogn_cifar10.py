@@ -27,6 +27,8 @@ from ..datasets import Dataset
 from .crop_and_flip import crop_and_flip
 from .snapshots import Snapshots
 from .study import Column, Outcome, Row, Study
+from .vogn_cifar10_differences import DIFFERENCES
+from .vogn_cifar10_findings import findings
 from .vogn_cifar10_pictures import PICTURES
 from .vogn_cifar10_published import PUBLISHED
 
@@ -113,13 +115,15 @@ class CIFARRow(Row):
         method: One of METHODS.
         precision: Of the prior.
         rate: Of learning, None for the method's own.
-        factor: ρ, which N is multiplied by, of VOGN and noisy K-FAC.
+        factor: ρ, which N is multiplied by.
         damping: VOGN's γ and OGN's.
         falls: Epochs at which the rate falls to a tenth, of the methods that have it from the row.
         draws: Of the weights a step that an example is seen under, for methods that draw.
         parts: Of a batch, which have draws of their own.
         seeds: Trainings.
         looks: How often the test images are looked at in between.
+        estimator: Of Bayes by backprop; "weights" has half the convolutions of "local".
+        arithmetic: Of mixed precision while training, None for float32; products with Kronecker factors are rounded then, too.
         limit: Examples of each part, None for all.
     """
 
@@ -134,6 +138,8 @@ class CIFARRow(Row):
     parts: int = 1
     seeds: int = 3
     looks: int = 21
+    estimator: str = "local"
+    arithmetic: str | None = None
     limit: int | None = None
 
 
@@ -162,7 +168,6 @@ def method_for(row: CIFARRow) -> Method:
     if row.method == "noisy-kfac":
         return pl.NoisyKFAC(num_samples=row.draws, update_every=LOOK_EVERY)
     if row.method == "ivon":
-        # At a constant rate it stayed at 57 % of the images that it trains on.
         own_schedule: dict[str, Any] = {"schedule": schedule} if row.falls else {}
         return pl.IVON(learning_rate=row.rate, num_samples=row.draws, **own_schedule)
     if row.method in ("adam", "mc-dropout"):
@@ -173,7 +178,7 @@ def method_for(row: CIFARRow) -> Method:
         "ogn": lambda: pl.OGN(**online),
         "kfac": lambda: pl.KFAC(update_every=LOOK_EVERY),
         "swag": lambda: pl.SWAG(),
-        "bbb": lambda: pl.BayesByBackprop(num_samples=row.draws, estimator=own.estimator),
+        "bbb": lambda: pl.BayesByBackprop(num_samples=row.draws, estimator=row.estimator),
     }
     return methods[row.method]()
 
@@ -227,11 +232,10 @@ def trained(row: CIFARRow, data: Dataset, seed: int) -> list[pl.Posterior]:
     model, method = model_for(row, network), method_for(row)
     optimiser = row.method in ("ogn", "kfac")  # which draws nothing: the curvature is for its steps
     watched = method if row.method == "swag" else Snapshots(base=method, count=row.looks, at_mean=optimiser)
-    arithmetic = own.arithmetic if row.full else None
-    with rounded_products() if arithmetic and "kfac" in row.method else nullcontext():
+    with rounded_products() if row.arithmetic and "kfac" in row.method else nullcontext():
         found = pl.fit(
             model, data.train, watched, epochs=row.epochs, batch_size=min(own.batch_size, count // 2), init="reset",
-            seed=seed, augment=crop_and_flip if own.augment else None, precision=arithmetic, progress=False,
+            seed=seed, augment=crop_and_flip if own.augment else None, precision=row.arithmetic, progress=False,
         )  # fmt: skip
     moments = found.components if isinstance(watched, Snapshots) else [found]
     for at in moments:
@@ -241,7 +245,10 @@ def trained(row: CIFARRow, data: Dataset, seed: int) -> list[pl.Posterior]:
 
 @contextmanager
 def rounded_products() -> Iterator[None]:
-    """Products of float32 matrices by a GPU's tensor cores, with ten bits of each number."""
+    """Products of float32 matrices by a GPU's tensor cores, with ten bits of each number.
+
+    Inside, torch refuses the older names of this switch: `torch.get_float32_matmul_precision()`, `allow_tf32`.
+    """
     matmul: Any = torch.backends.cuda.matmul
     before = matmul.fp32_precision
     matmul.fp32_precision = "tf32"
@@ -285,13 +292,14 @@ def _scored(
 
 def toy(row: CIFARRow) -> CIFARRow:
     """A few images, one pass, one seed; passes enough for the snapshots that SWAG takes."""
-    return replace(row, full=False, epochs=4 if row.method == "swag" else 1, seeds=1, looks=1, limit=64)
+    epochs = 4 if row.method == "swag" else 1
+    return replace(row, full=False, epochs=epochs, seeds=1, looks=1, arithmetic=None, limit=64)
 
 
 def _row(network: str, method: str) -> CIFARRow:
     """A method on a network, with the network's settings but for what was chosen."""
     own, name = SETTINGS[network], f"{network}-{method}"
-    chosen = CHOSEN.get(name, CHOSEN.get(method, {}))
+    chosen = {**CHOSEN.get(method, {}), **CHOSEN.get(name, {})}
     precision = own.decay * TRAINING_IMAGES if method in BY_DECAY else own.precision
     factor = own.factor if method in BY_FACTOR else 1.0
     return CIFARRow(
@@ -304,6 +312,7 @@ def _row(network: str, method: str) -> CIFARRow:
         epochs=800 if method == "bbb" and network == "lenet5" else own.epochs,
         draws={"vogn": 1 if network == "resnet18" else 4, "vogn-parts": 3}.get(method, 1),
         parts=8 if method == "vogn-parts" else 1,
+        estimator=own.estimator if method == "bbb" else "local", arithmetic=own.arithmetic,
     )  # fmt: skip
 
 
@@ -341,51 +350,11 @@ STUDY = Study(
     },
     rows=_rows(),
     published={**PUBLISHED, "alexnet-vogn-parts": PUBLISHED["alexnet-vogn"]},
-    differences=(
-        "VOGN draws the weights four times a step, on ResNet-18 once, where the authors do so 24 (LeNet-5, AlexNet) or 40 times "
-        "(ResNet-18), spread over GPUs; other methods draw once. The row `vogn-parts` has the authors' layout in one process: "
-        "a batch has eight parts, each with three draws of its own, so 24 a step",
-        "the published β₂ of 0.999 is read as their algorithm has it, s ← (1 − τ β₂) s + β₂ ĥ, so that s is all but the newest "
-        "batch's; as the decay of an average it made AlexNet lose 13 points after 60 epochs, on 5,000 images held out of the "
-        "training part",
-        "VOGN on AlexNet without augmentation: the prior's precision is 1,000 and the rate 1.5e-4, falling at epochs 22, 27 and "
-        "32, where the authors' code has 0.5, and 1e-4 until epoch 80. With theirs it fits 98 % of the images that it trains on "
-        "and has 65.8 % and an NLL of 1.24 on the test images. Of four schedules with this precision it fell least short of the "
-        "published figures on 5,000 training images that were held out (68.7 %, NLL 0.902, ECE 0.020; "
-        "`results/vogn-alexnet-choice-h200.json`); they were sought after others had been seen on the test images, the last of "
-        "them 68.2 %, 0.943 and 0.060 with a rate of 4e-4 until epochs 12 and 24 (`results/vogn-rates-h200.json`, "
-        "`results/vogn-alexnet-plain-prior-h200.json`)",
-        "VOGN on LeNet-5: the rate is 1e-3 until epoch 15 and then the authors' 1e-4, which they have throughout. After 25 "
-        "epochs it was better on held-out images than 5e-4 until then (66.1 % against 62.0 %); whole runs of other rates had "
-        "been seen on the test images before: the authors' (67.0 %, 0.955, three seeds) and 1e-3 until epoch 140 (65.4 %, "
-        "0.985, one seed) (`results/vogn-rates-h200.json`)",
-        "VOGN on AlexNet has the authors' settings, although its likelihood is short of theirs, since what held-out images "
-        "preferred was no nearer on the test images: falls at epochs 125 and 150 (76.7 %, NLL 0.690, ECE 0.020 there; on the "
-        "test images 75.5 %, 0.732, 0.028) and, among higher rates, 4e-4 (74.8 %, 0.739; 71.9 %, 0.809). It learns more slowly "
-        "than Adam because its draws are wide: with ten times the damping and the rate it has 71.8 % of the held-out images "
-        "after 20 epochs, and in the end fits 99 % of the images that it trains on and has an NLL of 1.20 "
-        "(`results/vogn-alexnet-choice-h200.json`, `results/vogn-rates-h200.json`)",
-        "VOGN on ResNet-18 has a rate of 1e-3, ten times the authors'. After 20 epochs it was better on held-out images than "
-        "4e-4 (86.8 % against 84.9 %); the authors' had been seen on the test images before (90.7 %, NLL 0.275, ECE 0.013, and "
-        "16 points behind Adam after 20 epochs)",
-        "ResNet-18 is trained in mixed precision (bf16), by every method, and products with Kronecker factors are rounded to "
-        "tf32 there; predictions are float32. Bayes by backprop draws its weights once a step there, and on other networks by "
-        "flipout: on a narrow ResNet of 20 layers both did the same after 600 steps (39.3 % and 38.5 % of 2,000 test images)",
-        "the authors' Kronecker factors for AlexNet's linear layer are a diagonal here",
-        "accuracy on training images is taken without augmentation, on the first 10,000 of them",
-        "OGN has VOGN's settings but for ρ and τ; it and K-FAC predict at their means. The methods that the paper's table does "
-        "not have run with the library's defaults (IVON with a learning rate of 0.1, and VOGN's schedule where that falls; K-FAC "
-        f"and noisy K-FAC look at the curvature every {LOOK_EVERY} steps). Under that schedule IVON on ResNet-18 has 91.9 % "
-        "after 101 epochs and 88.6 % in the end. With its own schedule it has 78.9 % and an NLL of 0.634 on AlexNet, and "
-        "71.5 % and 1.031 without augmentation (`results/vogn-alexnet-choice-h200.json`); on ResNet-18 that was not run",
-        "noisy K-FAC counts every image once, where VOGN on AlexNet and ResNet-18 counts them ten times (ρ), and its draws are "
-        "too wide there: it loses as the run goes on, on ResNet-18 from 62.8 % after 40 epochs to 39.9 %. With ρ = 3 it has "
-        "70.1 % and an NLL of 0.856 of 5,000 held-out images after 20 epochs on AlexNet without augmentation "
-        "(`results/noisy-kfac-factor-cpu.json`); whole runs have not been made with it",
-    ),
+    differences=DIFFERENCES,
     repetition="seed",
     run_seed=run_seed,
     join_details=join_details,
     toy=toy,
     pictures=PICTURES,
+    findings=findings,
 )

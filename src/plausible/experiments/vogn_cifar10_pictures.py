@@ -15,8 +15,9 @@ NETWORKS = {
 }  # fmt: skip
 COLOURS = {
     "adam": "#7a7a7a", "vogn": "#c0392b", "vogn-parts": "#e377c2", "ogn": "#e08a00", "ivon": "#1f5fa8", "kfac": "#8e6bbf",
-    "noisy-kfac": "#2c8a4b", "swag": "#17a2b8", "bbb": "#7b4a1e", "mc-dropout": "#444444",
+    "noisy-kfac": "#2c8a4b", "swag": "#17a2b8", "bbb": "#7b4a1e", "mc-dropout": "#000000",
 }  # fmt: skip
+NEAR = 14.0  # points of accuracy below the best that are drawn larger
 JUDGED = {"nll": "low", "ece": "low", "auroc": "high"}
 
 Results = Mapping[str, Result]
@@ -44,43 +45,64 @@ def _save(figure: Any, path: Path) -> None:
 
 
 def draw_curves(results: Results, path: Path) -> None:
-    """Test accuracy along training: the mean over seeds."""
+    """Test accuracy along training, the mean over seeds; below, the best of it from near by."""
     found = _finished(results)
-    figure = _figure(4.2 * len(found), 3.6)
-    for panel, (network, rows) in zip(figure.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
-        for method, result in rows.items():
-            curve = result.record["details"]["curve"]
-            means = [sum(at) / len(at) for at in zip(*curve["accuracy"], strict=True)]
-            panel.plot(curve["epoch"], means, ".-", color=COLOURS[method], linewidth=1.2, markersize=4, label=method)
-        panel.set_title(NETWORKS[network], fontsize=10)
-        panel.set_xlabel("epoch", fontsize=9)
-        panel.grid(alpha=0.3)
-        panel.tick_params(labelsize=8)
-    figure.axes[0].set_ylabel("test accuracy %", fontsize=9)
+    figure = _figure(4.2 * len(found), 6.6)
+    grid = figure.subplots(2, len(found), squeeze=False)
+    for (whole, near), (network, rows) in zip(grid.T, found.items(), strict=True):
+        curves = {method: curve(result) for method, result in rows.items()}
+        for panel in (whole, near):
+            for method, (epochs, means) in curves.items():
+                ends = "D" if len(epochs) == 1 else "."
+                size = 5 if len(epochs) == 1 else 4
+                panel.plot(
+                    epochs, means, ends + "-", color=COLOURS[method], linewidth=1.2, markersize=size, label=method
+                )
+            panel.grid(alpha=0.3)
+            panel.tick_params(labelsize=8)
+        usual = sorted(epochs[-1] for epochs, _ in curves.values())[len(curves) // 2]
+        for panel in (whole, near):
+            panel.set_xlim(0, 1.03 * usual)  # one method may have had several times as many epochs
+        best = max(max(means) for _, means in curves.values())
+        near.set_ylim(best - NEAR, best + 0.5)
+        whole.set_title(NETWORKS[network], fontsize=10)
+        near.set_xlabel("epoch", fontsize=9)
+    for panel in grid[:, 0]:
+        panel.set_ylabel("test accuracy %", fontsize=9)
     lines = {line.get_label(): line for panel in figure.axes for line in panel.get_lines()}
     shown = [m for m in COLOURS if m in lines]
-    figure.legend([lines[m] for m in shown], shown, fontsize=8, loc="outside right center")
+    figure.legend([lines[m] for m in shown], shown, fontsize=9, loc="outside right center")
     _save(figure, path)
 
 
+def curve(result: Result) -> tuple[list[float], list[float]]:
+    """Epochs at which a row was looked at, and its accuracy there, averaged over seeds."""
+    told = result.record["details"]["curve"]
+    return told["epoch"], [sum(at) / len(at) for at in zip(*told["accuracy"], strict=True)]
+
+
 def draw_entropies(results: Results, path: Path) -> None:
-    """Histograms of the predictive entropy of CIFAR-10 and of SVHN, for the first seed."""
+    """Histograms of the predictive entropy of CIFAR-10 and of SVHN, for the first seed: a row a method, a column a network."""
     found = _finished(results)
-    widest = max(len(rows) for rows in found.values())
-    figure = _figure(2.1 * widest, 1.9 * len(found))
-    grid = figure.subplots(len(found), widest, squeeze=False, sharex=True)
-    for panels, (network, rows) in zip(grid, found.items(), strict=True):
-        for panel in panels[len(rows) :]:
-            panel.set_visible(False)
-        for panel, (method, result) in zip(panels, rows.items(), strict=False):
-            told = result.record["details"]["entropies"]
+    methods = [m for m in COLOURS if any(m in rows for rows in found.values())]
+    figure = _figure(2.4 * len(found) + 0.8, 1.15 * len(methods) + 0.8)
+    grid = figure.subplots(len(methods), len(found), squeeze=False, sharex=True)
+    for panels, (network, rows) in zip(grid.T, found.items(), strict=True):
+        panels[0].set_title(NETWORKS[network], fontsize=10)
+        for panel, method in zip(panels, methods, strict=True):
+            panel.tick_params(labelsize=8)
+            panel.set_yticks([])
+            if method not in rows:
+                panel.text(0.5, 0.5, "not run", transform=panel.transAxes, ha="center", va="center", fontsize=9)
+                continue
+            told = rows[method].record["details"]["entropies"]
             for key, colour, name in (("inside", "#1f5fa8", "CIFAR-10"), ("outside", "#e08a00", "SVHN")):
                 panel.stairs(told[key], told["edges"], fill=True, alpha=0.55, color=colour, label=name)
-            panel.set_title(f"{NETWORKS[network]}: {method}", fontsize=6)
-            panel.tick_params(labelsize=6)
-        panels[0].legend(fontsize=6)
-    for column in grid.T:  # whose own lowest panel may be above one that is left out
-        [panel for panel in column if panel.get_visible()][-1].tick_params(labelbottom=True)
+    for panel, method in zip(grid[:, 0], methods, strict=True):
+        panel.set_ylabel(method, fontsize=9)
+    drawn = next(panel for panel in grid.flat if panel.patches)
+    figure.legend(*drawn.get_legend_handles_labels(), fontsize=9, loc="outside upper right", ncols=2)
+    figure.supxlabel("entropy of the prediction, in nats", fontsize=9)
     _save(figure, path)
 
 
@@ -123,11 +145,11 @@ def draw_scorecard(results: Results, path: Path) -> None:
 
 PICTURES = (
     Picture(
-        name="curves", caption="Test accuracy along training, means over seeds", needs=["lenet5-adam", "lenet5-vogn"],
-        draw=draw_curves,
+        name="curves", caption="Test accuracy along training, means over seeds; below, from near by",
+        needs=["lenet5-adam", "lenet5-vogn"], draw=draw_curves,
     ),
     Picture(
-        name="entropies", caption="Entropy of predictions on CIFAR-10 and on SVHN, in nats",
+        name="entropies", caption="Entropy of predictions on CIFAR-10 and on SVHN: shares of images, first seed",
         needs=["lenet5-adam", "lenet5-vogn"], draw=draw_entropies,
     ),
     Picture(
