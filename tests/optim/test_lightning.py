@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.optim.cases import CASES, assert_close, data, loop, losses, make, mlp, weights
+from tests.optim.cases import CASES, SAMPLING, assert_close, data, loop, losses, make, mlp, weights
 from torch.utils.data import DataLoader, TensorDataset
 
 pytorch_lightning = pytest.importorskip("pytorch_lightning", reason="Lightning is not installed")
@@ -64,6 +64,32 @@ def test_accumulated_batches_make_the_steps_of_whole_ones(name):
     loop(make(name, expected), *data(), steps=4)
     found = trained(Task(name, held=True), batch_size=6, accumulate_grad_batches=4)
     assert_close(weights(found), weights(expected), 1e-10)
+
+
+class Manual(Task):
+    def __init__(self, name):
+        super().__init__(name)
+        self.automatic_optimization = False
+
+    def training_step(self, batch, index):
+        optimizer = self.optimizers()  # whose step hands over a closure that does nothing
+        optimizer.zero_grad()
+        with optimizer.sampled():
+            self.manual_backward(losses(self.network, *batch).mean())
+        optimizer.step()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_manual_optimisation_makes_the_steps_of_a_hand_written_loop(name):
+    expected = mlp()
+    loop(make(name, expected), *data(), steps=4)
+    assert_close(weights(trained(Manual(name))), weights(expected), 1e-12)
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_accumulated_batches_without_a_held_draw_are_refused(name):
+    with pytest.raises(RuntimeError, match=r"outside of a draw.*optimizer\.train\(\)"):
+        trained(Task(name), batch_size=6, accumulate_grad_batches=4)
 
 
 @pytest.mark.parametrize("name", ["IVON", "VOGN"])

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 from ..core import batch as batches
 from ..core.model import BayesianModel
 from ..weights.algebra import Weights, under_vmap
+from .eager import without_advice
 from .examples import gradients_by_example
 from .layouts import Layout
 from .recording import Call, Recorder
@@ -157,7 +158,8 @@ class Traced:
         pair: Any = torch.func.vjp(source.value, {n: self.params[n] for n in source.names})
         value, back = pair
         gradient = pytree.tree_map(lambda g, v: g.to(v.dtype), gradient, value)
-        (pulled,) = torch.vmap(torch.vmap(back))(gradient)
+        with without_advice():
+            (pulled,) = torch.vmap(torch.vmap(back))(gradient)
         return pulled
 
 
@@ -256,7 +258,7 @@ def _transformed(
         return True
 
     if not shapes:
-        with torch.no_grad():
+        with torch.enable_grad():  # as in the pass itself
             outputs, _ = forward(look, {})
         if not seen and not learnt:  # there is nothing to tap
             return outputs, [], [], [], None

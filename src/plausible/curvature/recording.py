@@ -161,7 +161,9 @@ class Recorder(TorchFunctionMode):
         has_weight = any(id(t) in self.sources for t in tensors)
         if all(id(t) in self.sources or id(t) in self.fixed for t in tensors):
             out = func(*args, **kwargs)
-            return self._derived(func, args, kwargs, out) if has_weight else self._constant(out)
+            # What the network computes without gradients, such as the vectors of a spectral norm, is a number to it.
+            follows = has_weight and torch.is_grad_enabled()
+            return self._derived(func, args, kwargs, out) if follows else self._constant(out)
         writes = _writes(func)
         if writes:
             self.fixed.discard(id(args[0]))  # now it holds data

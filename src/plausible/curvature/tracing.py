@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.utils.checkpoint
@@ -28,8 +28,11 @@ from ..weights.algebra import Weights, under_vmap
 from ..weights.network import Network
 from ..weights.rng import forked, run_key
 from .eager import eagerly
+from .kept import Kept
 from .layouts import Layout, find_layout
 from .passes import Plan, Traced, known, run
+from .precision import WithoutAutocast, whole_products
+from .recent import Recent
 from .recording import Recorder
 from .rules.opaque import Opaque
 from .rules.rule import room
@@ -42,6 +45,11 @@ PROBES = 3  # examples on which a plan is made and checked
 SHAKE = 0.1  # how much its weights are moved, beside what they start with
 FURTHER = (1.0, 1.0, 1.0, 10.0, 10.0, 10.0)  # and where the outputs seem not to depend on all of them
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}  # of a plan's gradients on these
+NARROW = {
+    torch.float32: 1e-3,
+    torch.float16: 1e-2,
+    torch.bfloat16: 3e-2,
+}  # and of uses that the network itself casts down
 ROUNDING = 16  # of the last digits of the largest gradient may be lost in any
 
 
@@ -73,36 +81,76 @@ def column_block(traced: Traced) -> int:
     return max(1, room(traced.outputs.device) // max(1, traced.held))
 
 
-_plans: weakref.WeakKeyDictionary[Network, dict[Any, Plan]] = weakref.WeakKeyDictionary()
+_plans: weakref.WeakKeyDictionary[Network, Recent] = weakref.WeakKeyDictionary()
 
 
 @eagerly
 def plan_for(model: BayesianModel, params: Mapping[str, Tensor], inputs: Any, names: tuple[str, ...]) -> Plan:
     """The plan of a network for inputs of this kind."""
-    ready = _plans.setdefault(model.network, {})
+    ready = _plans.setdefault(model.network, Recent())
     leaves, spec = pytree.tree_flatten(inputs)
     shapes = tuple((t.shape[1:], t.dtype) for t in leaves)
     like = next(iter(params.values()))
     written = tuple(model.belief.non_centred)  # weights that are products of unknowns in this model
     signature = (names, written, model.training, model.precision, like.device, like.dtype, shapes, str(spec))
-    if signature not in ready:
-        inside = under_vmap()
-        bare = pytree.tree_map(_bare, inputs)
-        with temporarily_clear_interpreter_stack() if inside else nullcontext():
-            few = pytree.tree_map(_some, bare)
-            start = {k: w.to(like.device) for k, w in model.start.items()} if inside else params
-            ready[signature] = _Maker(model, start, few, names).plan()
-    return ready[signature]
+    return ready.get_or_make(signature, lambda: _made(model, params, inputs, names, like.device))
+
+
+def _made(
+    model: BayesianModel, params: Mapping[str, Tensor], inputs: Any, names: tuple[str, ...], device: torch.device
+) -> Plan:
+    inside = under_vmap()
+    bare = pytree.tree_map(_bare, inputs)
+    with temporarily_clear_interpreter_stack() if inside else nullcontext():
+        few = pytree.tree_map(_some, bare)
+        start = {k: w.to(device) for k, w in model.start.items()} if inside else params
+        return _made_of_a_few(model, start, few, names)
+
+
+def _made_of_a_few(model: BayesianModel, params: Mapping[str, Tensor], few: Any, names: tuple[str, ...]) -> Plan:
+    device = next(iter(params.values())).device
+    autocast = WithoutAutocast(device)
+    kept = Kept(model.network.module(device, "train" if model.training else "eval"), model.buffers)
+    try:
+        return _Maker(model, params, few, names, kept, autocast).plan()
+    except NotSupported:
+        raise
+    except RuntimeError:  # a network that casts by hand, too, may have operations that meet two types without it
+        if not autocast.met:
+            raise
+        return _Maker(model, params, few, names, kept, nullcontext()).plan()
+    finally:
+        kept.put_back()
+
+
+class Seen(NamedTuple):
+    """All uses of one pass, where each keeps the examples, and whether the outputs depend on it at all."""
+
+    recorder: Recorder
+    layouts: list[Layout | None]
+    connected: list[bool]
 
 
 class _Maker:
     """Makes one plan."""
 
-    def __init__(self, model: BayesianModel, params: Mapping[str, Tensor], few: Any, names: tuple[str, ...]):
+    def __init__(
+        self,
+        model: BayesianModel,
+        params: Mapping[str, Tensor],
+        few: Any,
+        names: tuple[str, ...],
+        kept: Kept,
+        autocast: Any,
+    ):
         self.model, self.few, self.names = model.bound(precision=None), few, names
+        self.kept, self.autocast = kept, autocast
+        self.types: set[torch.dtype] = set()  # that uses came out in
         self.key = run_key(0, device=next(iter(params.values())).device) if model.needs_key else None
         self.params = {k: v.detach() for k, v in params.items()}
         start, self.params = self.params, self._shaken(self.params, SHAKE)
+        if not getattr(autocast, "met", True):  # it costs time at every operation
+            self.autocast = nullcontext()
         self.truth, met = self._plain_gradients()
         self._wake(start)
         # Alone, without its neighbours and its place among them, an example of such a network would be another one.
@@ -122,18 +170,34 @@ class _Maker:
             plan, lost = self._found()
         wrong = lost | self._wrong(plan, [n for n in self.names if n not in lost])
         if wrong:
+            self._refuse_what_is_not_finite()
             raise NotSupported(
-                f"{', '.join(sorted(wrong))}: examples meet in this network in some other way than by a batch norm, so "
-                "they have no gradients of their own; keep these weights fixed with parameters=, or use group norm"
+                f"{', '.join(sorted(wrong))}: examples meet in this network in some other way than by a batch norm, so they "
+                "have no gradients of their own; examples are along the first axis of inputs and outputs (batch_first=True "
+                "in layers that ask); keep these weights fixed with parameters=, or use group norm"
             )
         return replace(plan, together=True)
 
+    def _refuse_what_is_not_finite(self) -> None:
+        """Nothing can be found out from gradients that are not, whatever the network does with examples."""
+        if all(bool(t.isfinite().all()) for t in self.truth.values()):
+            return
+        given = [t for t in pytree.tree_leaves(self.few) if isinstance(t, Tensor) and t.is_floating_point()]
+        with torch.no_grad(), self._repeatable():
+            finite = bool(self.model.outputs(self.params, self.few, self.key).isfinite().all())
+        if not all(bool(t.isfinite().all()) for t in given):
+            what = "inputs have values"
+        else:
+            what = "network's gradients have values" if finite else "network's outputs have values"
+        raise FloatingPointError(
+            f"the {what} that are nan or infinite on the first examples, from which no curvature can be had; clean the data, or "
+            "look for a logarithm, root or division in the network"
+        )
+
     def _found(self) -> tuple[Plan, set[str]]:
         """All uses with their layouts, and the unknowns among them whose examples could not be told apart."""
-        recorder = self._recorded()
+        recorder, layouts, connected = self.seen
         numbers, calls = tuple(recorder.calls), tuple(recorder.calls.values())
-        plan = Plan(calls, tuple(Layout() for _ in calls), frozenset(), numbers)
-        layouts, connected = self._layouts(plan)
         odd = {
             n for n, c, layout in zip(numbers, calls, layouts, strict=True)
             if layout is not None and not c.rule.suits(layout)
@@ -174,16 +238,25 @@ class _Maker:
         for name in names:
             truth = self.truth[name]
             scale, gap = truth.abs().max(), (found[name][0] - truth).abs().max()
-            # A gradient that is zero but for rounding, such as that of a bias of attention's keys, agrees with nothing.
-            rounding = ROUNDING * torch.finfo(truth.dtype).eps * largest + torch.finfo(truth.dtype).tiny
-            if not bool(gap <= TOLERANCE.get(truth.dtype, 1e-1) * scale + rounding):
+            share, rounding = self._tolerance(truth.dtype)
+            if not bool(gap <= share * scale + rounding * largest + torch.finfo(truth.dtype).tiny):
                 wrong.add(name)
         return wrong
+
+    def _tolerance(self, dtype: torch.dtype) -> tuple[float, float]:
+        """How much a gradient of this type may differ, as a share of its own largest entry and of the largest of all."""
+        # A gradient that is zero but for rounding, such as that of a bias of attention's keys, agrees with nothing.
+        share, rounding = TOLERANCE.get(dtype, 1e-1), ROUNDING * torch.finfo(dtype).eps
+        for narrow in self.types:
+            if torch.finfo(narrow).eps > torch.finfo(dtype).eps and narrow in NARROW:
+                share, rounding = max(share, NARROW[narrow]), max(rounding, torch.finfo(narrow).eps)
+        return share, rounding
 
     def _plain_gradients(self) -> tuple[Weights, bool]:
         """Gradients (PROBES, shape) of one example's outputs after the other, and whether a batch norm mixes."""
         leaves = {k: v.requires_grad_(k in self.names) for k, v in self.params.items()}
-        recorder = Recorder(*known(self.model, self.params, self.names, self.key), lambda *_: None, apart=True)
+        note = lambda number, out: self.types.add(out.dtype)  # noqa: E731
+        recorder = Recorder(*known(self.model, self.params, self.names, self.key), note, apart=True)
         with torch.enable_grad(), self._repeatable(), recorder:
             outputs = self.model.outputs(leaves, self.few, self.key)
         if outputs.dim() == 0:
@@ -195,7 +268,7 @@ class _Maker:
         own = [leaves[n] for n in self.names]
         pulled = functools.partial(torch.autograd.grad, outputs, own, retain_graph=True, allow_unused=True)
         try:
-            with _whole_products(outputs.device):
+            with whole_products(outputs.device):
                 rows = [pulled(Layout().only(columns, i, PROBES)) for i in range(PROBES)]
         except torch.utils.checkpoint.CheckpointError as error:
             raise NotSupported(
@@ -211,15 +284,17 @@ class _Maker:
     def _recorded(self, opaque: frozenset[int] = frozenset()) -> Recorder:
         everything = lambda number, out: True  # noqa: E731
         recorder = Recorder(*known(self.model, self.params, self.names, self.key), everything, opaque, apart=True)
-        with torch.no_grad(), self._repeatable(), recorder:
+        # With gradients on, since what a network computes without is another thing; nothing here asks for any.
+        with torch.enable_grad(), self._repeatable(), recorder:
             self.model.outputs(self.params, self.few, self.key)
         return recorder
 
     @contextmanager
     def _repeatable(self) -> Iterator[None]:
-        """Every pass draws the same numbers, and the global generators never know; products are not rounded."""
+        """Every pass starts from the same and draws the same numbers, unknown to the global generators; nothing is rounded."""
         device = next(iter(self.params.values())).device
-        with _whole_products(device), forked(0, devices=[device]):
+        self.kept.put_back()
+        with whole_products(device), forked(0, devices=[device]), self.autocast:
             yield
 
     @staticmethod
@@ -233,24 +308,24 @@ class _Maker:
         It may be a layer all of whose ReLUs are dead on the few examples of a plan, and not on others.
         """
         first = best = self.params
-        most, uses = self._reached()
+        self.seen = self._look()
         for seed, shake in enumerate(FURTHER, 2):
-            if most == uses:
+            if all(self.seen.connected):
                 break
             self.params = self._shaken(start, shake, seed)
-            reached, _ = self._reached()
-            if reached > most:
-                best, most = self.params, reached
+            seen = self._look()
+            if sum(seen.connected) > sum(self.seen.connected):
+                best, self.seen = self.params, seen
         self.params = best
         if best is not first:
             self.truth, _ = self._plain_gradients()
 
-    def _reached(self) -> tuple[int, int]:
-        """How many uses the outputs depend on, and how many there are."""
+    def _look(self) -> Seen:
+        """All uses at these weights."""
         recorder = self._recorded()
         calls = tuple(recorder.calls.values())
         plan = Plan(calls, tuple(Layout() for _ in calls), frozenset(), tuple(recorder.calls))
-        return sum(self._layouts(plan)[1]), len(calls)
+        return Seen(recorder, *self._layouts(plan))
 
     def _shaken(self, params: Weights, shake: float, seed: int = 1) -> Weights:
         """Weights near the given ones, none of them zero; themselves where that is no place for the network to be."""
@@ -262,28 +337,6 @@ class _Maker:
         with torch.no_grad(), self._repeatable():
             fine = bool(self.model.outputs(moved, self.few, self.key).isfinite().all())
         return moved if fine else {k: v.clone() for k, v in params.items()}
-
-
-@contextmanager
-def _whole_products(device: torch.device) -> Iterator[None]:
-    """Of float32. Rounded to ten bits as GPUs like to, gradients of a deep network differ by more than a wrong plan's.
-
-    Convolutions are rounded by cuDNN alone. Its precision is left as it is, since a network may read or set it in a pass.
-    """
-    if device.type != "cuda":
-        yield
-        return
-    backends: Any = torch.backends  # its parts are made when it is imported
-    enabled, precision = backends.cudnn.enabled, backends.cuda.matmul.fp32_precision
-    backends.cudnn.enabled = False
-    if precision == "tf32":
-        backends.cuda.matmul.fp32_precision = "ieee"
-    try:
-        yield
-    finally:
-        backends.cudnn.enabled = enabled
-        if precision == "tf32":
-            backends.cuda.matmul.fp32_precision = precision
 
 
 def _without(plan: Plan, lost: set[str]) -> Plan:

@@ -11,6 +11,7 @@ from ..core.method import require
 from ..core.model import BayesianModel
 from ..core.posteriors import Samples
 from ..weights.algebra import Weights, scale_
+from .checks import number, whole
 from .optimizer import BayesianOptimizer, Part
 
 
@@ -26,6 +27,12 @@ class Chain(BayesianOptimizer):
         prior_precision: float | Mapping[str, float], temperature: float, burn_in: int | None, thin: int, max_draws: int,
         reduction: str, seed: int,
     ):  # fmt: skip
+        temperature, thin, max_draws = (
+            number("temperature", temperature),
+            whole("thin", thin),
+            whole("max_draws", max_draws),
+        )
+        burn_in = None if burn_in is None else whole("burn_in", burn_in)
         require(temperature > 0, f"temperature must be positive, got {temperature}")
         require(burn_in is None or burn_in >= 0, f"burn_in must not be negative, got {burn_in}")
         require(thin >= 1, f"thin must be at least 1, got {thin}")

@@ -14,6 +14,7 @@ from ..core.errors import NotSupported
 from ..core.method import require
 from ..core.model import BayesianModel
 from ..inference.natural_gradient.gaussian_prior import GaussianPrior
+from .checks import number
 from .witness import NAME
 
 log = logging.getLogger("plausible")
@@ -30,9 +31,8 @@ def grouped(names: Mapping[str, Tensor], precision: float | Mapping[str, float])
     left, groups = dict(names), []
     for pattern, value in table.items():
         if not hasattr(value, "__float__"):
-            raise TypeError(
-                f"prior_precision must be a number, 1 / scale² of a normal prior, got {type(value).__name__}"
-            )
+            raise TypeError(f"prior_precision must be a number, 1 / scale² of a normal prior, got {value!r}")
+        value = number("prior_precision", value)
         require(value >= 0, f"prior_precision must not be negative, got {value} for {pattern!r}")
         if not any(fnmatchcase(k, pattern) for k in names):
             raise ValueError(f"prior_precision has the pattern {pattern!r}, which matches none of {', '.join(names)}")

@@ -18,10 +18,10 @@ from ..inference.natural_gradient.gaussian_prior import GaussianPrior, deviation
 from ..inference.natural_gradient.ivon import ivon_step_
 from ..weights.algebra import Weights
 from ..weights.rng import Keys
+from .checks import betas_in_range, number
 from .groups import group_weights
 from .measured import averages
 from .optimizer import BayesianOptimizer, Part
-from .watcher import on_gradients
 
 
 class IVON(BayesianOptimizer):
@@ -48,20 +48,17 @@ class IVON(BayesianOptimizer):
         prior_precision: float | Mapping[str, float] = 1.0, hess_init: float = 0.3, clip_radius: float | None = None,
         num_samples: int = 1, reduction: str = "mean", seed: int = 0,
     ):  # fmt: skip
-        require(all(0 <= b < 1 for b in betas), f"betas must be in [0, 1), got {betas}")
+        betas, hess_init = betas_in_range(betas), number("hess_init", hess_init)
+        clip_radius = None if clip_radius is None else number("clip_radius", clip_radius)
         require(hess_init > 0, f"hess_init must be positive, got {hess_init}")
         require(clip_radius is None or clip_radius > 0, f"clip_radius must be positive, got {clip_radius}")
-        numbers = {"lr": lr, "betas": tuple(betas), "hess_init": hess_init, "clip_radius": clip_radius}
+        numbers = {"lr": lr, "betas": betas, "hess_init": hess_init, "clip_radius": clip_radius}
         super().__init__(
             network, numbers, num_data=num_data, prior_precision=prior_precision, reduction=reduction,
             num_samples=num_samples, seed=seed,
         )  # fmt: skip
 
-    def _listen(self) -> None:
-        super()._listen()
-        on_gradients(self, IVON._came_back)
-
-    def _came_back(self, name: str, weight: Tensor) -> None:
+    def gradient_came(self, name: str, weight: Tensor) -> None:
         """ĝ (w − μ): what Stein's identity takes the average of, as soon as ĝ is there."""
         mean = self.ledger.mean[name] if self.ledger.mean is not None else self.state[weight].get("mean")
         if mean is not None and weight.grad is not None:
@@ -74,7 +71,7 @@ class IVON(BayesianOptimizer):
         with torch.no_grad():
             for name, weight in self.weights().items():
                 if name not in seen:
-                    self._came_back(name, weight)
+                    self.gradient_came(name, weight)
         # Inside `sampled()` a scaler's factor is still in them; a bare step comes after the scaler.
         if not seen and self.ledger.inside and self.witness is not None and self.ledger.now.tensors.get("products"):
             self.witness.stand()

@@ -30,8 +30,10 @@ from ..inference.natural_gradient.kronecker_preconditioner import (
 )
 from ..weights import tree
 from ..weights.algebra import Weights, scale_
+from .checks import number, whole
 from .measured import averages, require_measured
 from .optimizer import BayesianOptimizer, Part
+from .parts import require_examples
 
 log = logging.getLogger("plausible")
 
@@ -48,6 +50,9 @@ class KroneckerOptimizer(BayesianOptimizer):
         update_every: int, trust: float | None, prior_precision: float | Mapping[str, float], num_samples: int, reduction: str,
         seed: int,
     ):  # fmt: skip
+        momentum, curvature_decay = number("momentum", momentum), number("curvature_decay", curvature_decay)
+        damping, update_every = number("damping", damping), whole("update_every", update_every)
+        trust = None if trust is None else number("trust", trust)
         require(0 <= momentum < 1, f"momentum must lie in [0, 1), got {momentum}")
         require(0 <= curvature_decay < 1, f"curvature_decay must lie in [0, 1), got {curvature_decay}")
         require(damping >= 0, f"damping must not be negative, got {damping}")
@@ -91,10 +96,7 @@ class KroneckerOptimizer(BayesianOptimizer):
     def _look(self) -> None:
         """Bring the factors up to date."""
         done = self.ledger.done
-        if not done.examples:
-            raise RuntimeError(
-                "no gradient came back through the network since the last step; run network(inputs) itself, not its layers"
-            )
+        require_examples(self)
         parts = {what: done.tensors.get(what, {}) for what in ("rows", "columns", "count", "diagonal")}
         seen = {k for key in parts["rows"] for k in key.split(JOINED)} | parts["diagonal"].keys()
         require_measured(self, (k for k in self.weights() if k not in seen))
@@ -182,9 +184,9 @@ class KroneckerOptimizer(BayesianOptimizer):
         super().load_state_dict(state_dict)
         # torch rounds a state to the type of its weight, but factors of a half-precision network are sums in float32.
         numbers = [n for g in state_dict["param_groups"] for n in g["params"]]
-        for number, p in zip(numbers, [p for g in self.param_groups for p in g["params"]], strict=True):
+        for n, p in zip(numbers, [p for g in self.param_groups for p in g["params"]], strict=True):
             for what in {"rows", "columns", "diagonal"} & self.state[p].keys() if p.element_size() < 4 else ():
-                self.state[p][what] = state_dict["state"][number][what].to(p.device, copy=True)
+                self.state[p][what] = state_dict["state"][n][what].to(p.device, copy=True)
         self._forget_metric()
 
     # --- the step ---

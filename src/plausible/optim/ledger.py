@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from ..weights.algebra import Weights, add_
+from .gradients import Gradients
 
 
 @dataclass
 class Sums:
     """Sums over the examples of one draw: how many examples there were, and tensors by what they are and of which weight."""
 
-    examples: int = 0
+    examples: float = 0  # a mean over processes, where there are several
     tensors: dict[str, Weights] = field(default_factory=dict)
 
     def add(self, what: str, values: Mapping[str, Tensor]) -> None:
@@ -37,6 +38,7 @@ class Ledger:
         done: The same of the draws before, each times its number of examples where the loss is a mean.
         mean: The mean that the draw made by `sampled()` is around.
         waiting: Whether the end of a backward pass is waited for.
+        gradients: What is known of the tensors in `.grad`.
     """
 
     inside: bool = False
@@ -45,10 +47,18 @@ class Ledger:
     done: Sums = field(default_factory=Sums)
     mean: Mapping[str, Tensor] | None = None
     waiting: bool = False
+    gradients: Gradients = field(default_factory=Gradients)
 
     def clear(self) -> None:
         """Forget all but whether a draw is in the network."""
+        self.set_aside()
+        self.gradients.clear()
+
+    def set_aside(self) -> tuple[int, Sums]:
+        """Forget all that was measured, and give the number of draws and the sums of them."""
+        known = self.draws, self.done
         self.draws, self.now, self.done, self.waiting = 0, Sums(), Sums(), False
+        return known
 
     def forget_draw(self) -> None:
         """Forget what was measured at the draw that is in the network now."""

@@ -31,7 +31,7 @@ def averages(optimizer: BayesianOptimizer, what: str, power: int, names: Iterabl
     require_measured(optimizer, (k for k in names if k not in found))
     values = [found[k] if k in found else torch.zeros_like(weights[k]) for k in names]
     count = ledger.draws if optimizer.reduction == "mean" else ledger.done.examples
-    share, scaled = 1.0 / max(count, 1), None if optimizer.witness is None else optimizer.witness.factor()
+    share, scaled = 1.0 / (count or 1), None if optimizer.witness is None else optimizer.witness.factor()
     if scaled is not None:
         factor = share * scaled.double() ** power
         return {k: v * factor.to(v.device, v.dtype) for k, v in zip(names, values, strict=True)}

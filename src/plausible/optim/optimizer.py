@@ -10,7 +10,7 @@ import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,32 +19,24 @@ from torch.optim import Optimizer
 from ..core.method import require
 from ..core.model import BayesianModel
 from ..core.posteriors import Posterior
-from ..core.run import BANK
 from ..curvature.passes import Traced
-from ..inference.natural_gradient.gaussian_prior import GaussianPrior
 from ..weights.algebra import Weights
 from ..weights.rng import Keys, run_key
-from .groups import group_weights, grouped, warn_of_another_prior
+from .answers import answer
+from .checks import number, require_network, whole
+from .gradients import snapshot, unchanged
+from .groups import group_weights, grouped
 from .ledger import Ledger, averaged_
-from .measured import require_finite_gradients
-from .watcher import watch
+from .networks import bare, warn_of_strangers
+from .parts import Part, parts
+from .processes import bring_together
+from .saved import require_fitting
+from .watcher import Hooks
 from .witness import NAME, Witness
 
 
-class Part(NamedTuple):
-    """The weights of one parameter group that have a gradient.
-
-    Attributes:
-        group: Its numbers.
-        params: The mean (or the point of a chain), to be written into.
-        gradient: Of the mean negative log likelihood; the network's own tensors where nothing had to be multiplied.
-        prior: Of these weights.
-    """
-
-    group: dict[str, Any]
-    params: Weights
-    gradient: Weights
-    prior: GaussianPrior
+class _BroughtNothingError(Exception):
+    """A closure left the gradients as they were."""
 
 
 class BayesianOptimizer(Optimizer):
@@ -71,15 +63,16 @@ class BayesianOptimizer(Optimizer):
         self, network: nn.Module, numbers: Mapping[str, Any], *, num_data: float, prior_precision: float | Mapping[str, float],
         reduction: str, num_samples: int, seed: int,
     ):  # fmt: skip
-        if not isinstance(network, nn.Module):
-            raise TypeError(f"the first argument is the network, a torch.nn.Module, got {type(network).__name__}")
+        require_network(network)
+        num_data, lr, seed = number("num_data", num_data), number("lr", numbers["lr"]), whole("seed", seed)
+        num_samples = whole("num_samples", num_samples)
         require(num_data > 0, f"num_data must be the number of training examples, got {num_data}")
         require(reduction in ("mean", "sum"), f'reduction must be "mean" or "sum", got {reduction!r}')
         require(num_samples >= 1, f"num_samples must be at least 1, got {num_samples}")
-        require(numbers["lr"] > 0, f"lr must be positive, got {numbers['lr']}")
+        require(lr > 0, f"lr must be positive, got {lr}")
         self.network, self.reduction = network, reduction
         self.ledger = Ledger()  # one object: frameworks that wrap an optimiser copy its attributes
-        names = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        names = {name: p for name, p in bare(network).named_parameters() if p.requires_grad}
         require(bool(names), "the network has no weight with requires_grad=True, so nothing is unknown")
         for name, p in names.items():
             require(not p.is_complex(), f"{name} is complex; give the network its real and imaginary parts as weights")
@@ -88,15 +81,16 @@ class BayesianOptimizer(Optimizer):
         if self.witness is not None:
             groups[0]["params"].append((NAME, self.witness.parameter))
         told = {"num_data": num_data, "num_samples": num_samples, "prior_precision": 1.0, "seed": seed}
-        super().__init__(groups, {**numbers, **told, "step": 0, "call": 0, "held": False})
+        own = {**numbers, "lr": lr, **told, "method": type(self).__name__}
+        super().__init__(groups, {**own, "step": 0, "call": 0, "held": False})
         self.complete = True
+        self._hooks: Hooks | None = None
         self._listen()
 
     def _listen(self) -> None:
-        """Hook the network."""
-        measures = self.witness is not None and not self.remembers  # at some steps, if not at this one
-        if measures or self.reduction == "sum":
-            watch(self.network, self)
+        """Hook the network, unless that is done; of a copy not before all of it is there."""
+        if self._hooks is None and "_forward_hooks" in vars(self.network):
+            self._hooks = Hooks(self)
 
     # --- what a subclass states ---
 
@@ -125,6 +119,9 @@ class BayesianOptimizer(Optimizer):
         """
         raise NotImplementedError
 
+    def gradient_came(self, name: str, weight: Tensor) -> None:
+        """See the gradient of a weight after a backward pass, where `remembers` asks for it."""
+
     @abstractmethod
     def _update(self, parts: list[Part]) -> None:
         """Move the means, with what was measured in `self.ledger.done`."""
@@ -146,16 +143,7 @@ class BayesianOptimizer(Optimizer):
 
         Several of these before one step average over their draws.
         """
-        if self.ledger.inside:
-            raise RuntimeError("weights are drawn already: sampled() does not nest, and step(closure) draws by itself")
-        weights = list(self.weights().values())
-        if self.ledger.draws and all(p.grad is None for p in weights):  # cleared by network.zero_grad()
-            self.ledger.clear()
-        earlier: list[Tensor | None] | None = None
-        if self.ledger.draws:
-            earlier = [p.grad for p in weights]
-            for p in weights:
-                p.grad = None
+        weights, earlier = list(self.weights().values()), self._open_draw()
         # Also where a draw is held, which comes back in the end.
         back = [p.detach().clone() for p in weights] if self.draws_weights else None
         mean = self.means() if self.held or back is None else dict(zip(self.weights(), back, strict=True))
@@ -168,6 +156,7 @@ class BayesianOptimizer(Optimizer):
             self.ledger.close_draw()
             if earlier is not None:
                 averaged_(weights, earlier, self.ledger.draws)
+            self.ledger.gradients.close_draw(self.weights())
             counted = True
         finally:
             self.ledger.inside, self.ledger.mean = False, None
@@ -178,6 +167,23 @@ class BayesianOptimizer(Optimizer):
             if back is not None:
                 with torch.no_grad():
                     torch._foreach_copy_(weights, back)
+
+    def _open_draw(self) -> list[Tensor | None] | None:
+        """Set the gradients of earlier draws aside, if there are any."""
+        self._listen()
+        ledger, weights = self.ledger, self.weights()
+        if ledger.inside:
+            raise RuntimeError("weights are drawn already: sampled() does not nest, and step(closure) draws by itself")
+        if ledger.draws and ledger.gradients.were_cleared(weights):  # by network.zero_grad()
+            ledger.clear()
+        if ledger.draws:
+            ledger.gradients.require_none_outside(weights)
+            earlier = [p.grad for p in weights.values()]
+            for p in weights.values():
+                p.grad = None
+            return earlier
+        ledger.gradients.names_outside(weights)  # those that were cleared are forgotten
+        return None
 
     @torch.no_grad()
     def _place_draw(self, mean: Mapping[str, Tensor]) -> None:
@@ -192,6 +198,7 @@ class BayesianOptimizer(Optimizer):
 
     def train(self) -> None:
         """Hold a draw in the network from now on, and a fresh one after every step, for loops that call `step()` bare."""
+        self._listen()
         if not self.draws_weights or self.held:
             return
         mean = self.means()
@@ -231,6 +238,8 @@ class BayesianOptimizer(Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clear the gradients, and what is known of their draws and examples."""
         super().zero_grad(set_to_none)
+        self._listen()
+        self.ledger.gradients.clear()
         if self.ledger.inside:
             self.ledger.forget_draw()
         else:
@@ -248,6 +257,9 @@ class BayesianOptimizer(Optimizer):
             raise RuntimeError(
                 "step() is inside `with optimizer.sampled():` and belongs after it, and step(closure) draws by itself"
             )
+        self._listen()
+        if self._hooks is not None:
+            self._hooks.require_newest()
         loss = None if closure is None else self._run(closure)
         if ledger.draws == 0:
             if self.held or not self.draws_weights:
@@ -258,10 +270,14 @@ class BayesianOptimizer(Optimizer):
                     "no weights were drawn since the last step: run the network and backward inside `with "
                     "optimizer.sampled():`, give step a closure, or call optimizer.train() before the loop"
                 )
+        ledger.gradients.require_none_outside(self.weights())
         try:
-            self._update(self._parts())
+            bring_together(self)
+            self._update(parts(self))
         finally:
             ledger.clear()
+        if self._hooks is not None and not self._hooks.warned:
+            self._hooks.warned = warn_of_strangers(self)
         self._set("step", self.param_groups[0]["step"] + 1)
         self._set("call", 0)
         if self.held:
@@ -272,42 +288,26 @@ class BayesianOptimizer(Optimizer):
         with torch.enable_grad():
             if self.held or not self.draws_weights:
                 return closure()
-            losses = []
-            self.ledger.clear()  # of draws that an earlier closure left when it raised at a later one
-            for _ in range(self.num_samples):
-                with self.sampled():
-                    losses.append(closure())
+            weights, call = list(self.weights().values()), self.param_groups[0]["call"]
+            before, losses = snapshot(weights), []
+            draws, done = self.ledger.set_aside()
+            try:
+                for _ in range(self.num_samples):
+                    with self.sampled():
+                        losses.append(closure())
+                        if draws and losses == [None] and unchanged(weights, before):
+                            raise _BroughtNothingError
+            except _BroughtNothingError:
+                # The closure of a loop that has run backward at draws of its own, as Lightning's manual optimisation gives.
+                self.ledger.draws, self.ledger.done = draws, done
+                self._set("call", call)
+                return None
+            except BaseException:
+                self.ledger.clear()  # of the draws before the one at which it raised
+                raise
         if len(losses) == 1 or any(loss is None for loss in losses):
             return losses[-1]
         return sum(losses) / len(losses)
-
-    def _parts(self) -> list[Part]:
-        means, factor, parts = self.means(), self._gradient_factor(), []
-        for group in self.param_groups:
-            own = {k: p for k, p in group_weights(group).items() if p.grad is not None}
-            for k, p in own.items():
-                if p.grad.is_sparse:  # type: ignore[union-attr]
-                    raise RuntimeError(f"the gradient of {k} is sparse; build the layer with sparse=False")
-            gradients: list[Any] = [p.grad for p in own.values()]
-            if factor != 1.0 and gradients:
-                gradients = list(torch._foreach_mul(gradients, factor))
-            require_finite_gradients(dict(zip(own, gradients, strict=True)), group["step"])
-            if own:
-                params = {k: means[k].detach() for k in own}
-                prior = GaussianPrior(dict.fromkeys(own, group["prior_precision"]))
-                parts.append(Part(group, params, dict(zip(own, gradients, strict=True)), prior))
-        return parts
-
-    def _gradient_factor(self) -> float:
-        """What makes the gradients those of the mean loss."""
-        if self.reduction == "mean":
-            return 1.0
-        if not self.ledger.done.examples:
-            raise RuntimeError(
-                'reduction="sum" counts the examples that the network was run on, and it was run on none since the last '
-                'step; run network(inputs) itself, not its layers, or let the loss be a mean with reduction="mean"'
-            )
-        return self.ledger.draws / self.ledger.done.examples
 
     # --- names, numbers and keys ---
 
@@ -353,11 +353,14 @@ class BayesianOptimizer(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
         if "network" in state:  # of a copy; `load_state_dict` comes here as well
+            self._hooks = None
             self._listen()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on as the optimiser did whose state it is; no tensor is shared with it."""
+        require_fitting(self, state_dict)
         super().load_state_dict(copy.deepcopy(state_dict))
+        self._set("method", type(self).__name__)
         self.ledger.clear()
 
     # --- the answer ---
@@ -370,29 +373,4 @@ class BayesianOptimizer(Optimizer):
                 N(0, 1 / prior_precision). Statistics of norm layers are those that the network has now;
                 `posterior.refresh(data)` gathers them anew for every draw.
         """
-        if not isinstance(model, BayesianModel):
-            raise TypeError(f"posterior(model) takes a pl.BayesianModel of the network, got {type(model).__name__}")
-        own = {k: tuple(p.shape) for k, p in self.weights().items()}
-        other = {k: tuple(w.shape) for k, w in model.start.items()}
-        if own != other:
-            differ = sorted(k for k in own.keys() | other.keys() if own.get(k) != other.get(k))
-            raise ValueError(
-                f"the model's unknowns must be the weights that were trained; they differ in {', '.join(differ)}: give "
-                "pl.BayesianModel the same network and numbers for scales of noise and prior"
-            )
-        temperature = self.param_groups[0].get("temperature", 1.0)
-        require(
-            model.temperature == temperature,
-            f"the model has temperature {model.temperature} and {type(self).__name__} had {temperature}; make them one",
-        )
-        warn_of_another_prior(type(self).__name__, self.param_groups, model)
-        mean = self.means()
-        answer = self._posterior(
-            model.bound(num_data=float(self.num_data)), {k: mean[k].detach().clone() for k in model.start}
-        )
-        buffers = dict(self.network.named_buffers())
-        fixed = {k: buffers[k].detach().clone() for k in model.network.statistics}
-        if fixed:
-            rows = len(answer) if answer.finite else BANK  # type: ignore[arg-type]
-            answer.bank, answer.mean_bank = {k: v.expand(rows, *v.shape) for k, v in fixed.items()}, fixed
-        return answer
+        return answer(self, model)

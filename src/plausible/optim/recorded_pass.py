@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from ..core.errors import NotSupported
 from ..core.likelihoods import Categorical
 from ..core.model import BayesianModel
 from ..curvature.passes import Plan, Traced
+from ..curvature.recent import Recent
 from ..curvature.recording import Recorder
 from ..curvature.tracing import plan_for
 
@@ -75,47 +77,71 @@ class Pass:
         self.asked = []
 
 
+Planned = tuple[Plan, BayesianModel | None, list[list[str]]]
+
+
 class Recordings:
     """The plans of a network, by kind of input and mode."""
 
     def __init__(self) -> None:
-        self._plans: dict[Any, tuple[Plan, BayesianModel | None, list[list[str]]]] = {}
+        self._plans = Recent()
+        # Copies of the network, each for all shapes of inputs; they live as long as a plan that needs one.
+        self._models: weakref.WeakValueDictionary[Any, BayesianModel] = weakref.WeakValueDictionary()
 
-    def plan(
-        self, network: nn.Module, names: tuple[str, ...], inputs: Any, others: Mapping[str, Any]
-    ) -> tuple[Plan, BayesianModel | None, list[list[str]]]:
+    def plan(self, network: nn.Module, names: tuple[str, ...], inputs: Any, others: Mapping[str, Any]) -> Planned:
         """The plan, the network as a function where it needs one, and for every use the weights used nowhere else."""
         leaves, spec = pytree.tree_flatten(inputs)
         like = next(network.parameters())
         shapes = tuple((tuple(t.shape[1:]), t.dtype) for t in leaves)
         # A number, such as how many items a loss is divided by, may change from pass to pass.
         told = tuple((k, v if isinstance(v, bool | str) else type(v)) for k, v in others.items())
-        signature = (names, network.training, like.device, like.dtype, shapes, str(spec), told)
-        if signature not in self._plans:
-            for name, layer in network.named_modules():
-                if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse and f"{name}.weight" in names:
-                    raise RuntimeError(f"the gradient of {name}.weight is sparse; build the layer with sparse=False")
+        kind = (names, network.training, like.device, like.dtype, told)
+
+        def make() -> Planned:
+            _refuse_sparse(network, names)
+            model = self._model(kind, network, names, others)
+            params = {k: p.detach() for k, p in network.named_parameters() if k in names}
+            with torch.autocast(like.device.type, enabled=False):
+                plan = plan_for(model, params, inputs, names)
+            direct = {k: plan.direct(k) for k in names}
+            alone = [[k for k, d in direct.items() if d is not None and d[0] == i] for i in range(len(plan.calls))]
+            # The copy of the network that the model holds is needed no longer where rules do it all.
+            return plan, model if plan.fallback else None, alone
+
+        return self._plans.get_or_make((*kind, shapes, str(spec)), make)
+
+    def _model(self, kind: Any, network: nn.Module, names: tuple[str, ...], others: Mapping[str, Any]) -> BayesianModel:
+        """The network as a function of its weights and of inputs of any shape."""
+        model = self._models.get(kind)
+        if model is None:
             # The likelihood is never asked: a plan is about the network alone.
             model = BayesianModel(_told(network, others), Categorical(), parameters=lambda name: name in names)
             model = model.bound(training=network.training)
             model.network.spread = len({p.device for p in network.parameters()}) > 1
-            params = {k: p.detach() for k, p in network.named_parameters() if k in names}
-            with torch.autocast(like.device.type, enabled=False):
-                plan = plan_for(model, params, inputs, names)
-            # The copy of the network that the model holds is needed no longer where rules do it all.
-            direct = {k: plan.direct(k) for k in names}
-            alone = [[k for k, d in direct.items() if d is not None and d[0] == i] for i in range(len(plan.calls))]
-            self._plans[signature] = plan, model if plan.fallback else None, alone
-        return self._plans[signature]
+            self._models[kind] = model
+        return model
+
+
+def _refuse_sparse(network: nn.Module, names: tuple[str, ...]) -> None:
+    for name, layer in network.named_modules():
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse and f"{name}.weight" in names:
+            raise RuntimeError(f"the gradient of {name}.weight is sparse; build the layer with sparse=False")
 
 
 def _told(network: nn.Module, others: Mapping[str, Any]) -> nn.Module:
     """The network as a function of the inputs that have examples alone."""
-    if not others:
+    # What a hook made of weights in the last pass, as the old weight norm does, can only be copied without its graph.
+    made = {id(t): t.detach() for m in network.modules() for t in vars(m).values() if _is_made(t)}
+    if not others and not made:
         return network
-    own = copy.deepcopy(network)
-    own.forward = functools.partial(own.forward, **others)  # type: ignore[method-assign]
+    own = copy.deepcopy(network, made)
+    if others:
+        own.forward = functools.partial(own.forward, **others)  # type: ignore[method-assign]
     return own
+
+
+def _is_made(attribute: Any) -> bool:
+    return isinstance(attribute, Tensor) and not attribute.is_leaf
 
 
 class RecordedPass(Pass):
@@ -173,7 +199,7 @@ class RecordedPass(Pass):
             )
         out = output.logits if hasattr(output, "logits") else output
         if isinstance(out, Tensor) and out.requires_grad:
-            out.register_hook(self._arrived_at_output)
+            self._expect_at(out)
         given = [pytree.tree_map_only(Tensor, torch.detach, recorder.inputs[n]) for n in self.plan.numbers]
         params = {k: p.detach() for k, p in self.weights.items()}
         self.traced = Traced(
@@ -181,6 +207,23 @@ class RecordedPass(Pass):
             given, 0, lambda columns: [s.unsqueeze(0) for s in self.slopes],
         )  # fmt: skip
         self.recorder = None  # type: ignore[assignment] # which holds on to what the pass computed
+
+    def _expect_at(self, out: Tensor) -> None:
+        """Hook the output; where it is a copy in another type, what it is copied from, which a loss inside may be of."""
+        node: Any = out.grad_fn
+        place = out.output_nr
+        if node is None or node.name() != "ToCopyBackward0":
+            out.register_hook(self._arrived_at_output)
+            return
+        while node.name() == "ToCopyBackward0":
+            ((node, place),) = node.next_functions
+        dtype = out.dtype
+
+        def arrived(gradients: Sequence[Tensor | None]) -> None:
+            if (gradient := gradients[place]) is not None:
+                self._arrived_at_output(gradient.to(dtype))
+
+        node.register_prehook(arrived)
 
     def _arrived_at_output(self, gradient: Tensor) -> None:
         self._count_once(gradient, again=self.column is not None)

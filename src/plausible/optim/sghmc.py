@@ -11,6 +11,7 @@ from ..core.method import require
 from ..inference.mcmc.sghmc import hamiltonian_
 from ..weights.algebra import scale_
 from .chain import Chain
+from .checks import number
 from .optimizer import Part
 
 
@@ -38,6 +39,7 @@ class SGHMC(Chain):
         prior_precision: float | Mapping[str, float] = 1.0, temperature: float = 1.0, burn_in: int | None = None,
         thin: int = 1, max_draws: int = 256, reduction: str = "mean", seed: int = 0,
     ):  # fmt: skip
+        momentum = number("momentum", momentum)
         require(0 <= momentum < 1, f"momentum must be in [0, 1), got {momentum}")
         super().__init__(
             network, {"lr": lr, "momentum": momentum}, num_data=num_data, prior_precision=prior_precision,

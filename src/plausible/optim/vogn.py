@@ -18,9 +18,11 @@ from ..inference.natural_gradient.gaussian_prior import GaussianPrior, deviation
 from ..inference.natural_gradient.vogn import vogn_metric, vogn_step_
 from ..weights.algebra import Weights, scale_
 from ..weights.rng import Keys
+from .checks import betas_in_range, number
 from .groups import group_weights
 from .measured import averages
 from .optimizer import BayesianOptimizer, Part
+from .parts import require_examples
 
 
 class OnlineGaussNewton(BayesianOptimizer):
@@ -36,7 +38,8 @@ class OnlineGaussNewton(BayesianOptimizer):
         prior_precision: float | Mapping[str, float], damping: float, tempering: float, augmentation_factor: float,
         reduction: str, num_samples: int, seed: int,
     ):  # fmt: skip
-        require(all(0 <= b < 1 for b in betas), f"betas must be in [0, 1), got {betas}")
+        betas, damping, tempering = betas_in_range(betas), number("damping", damping), number("tempering", tempering)
+        augmentation_factor = number("augmentation_factor", augmentation_factor)
         require(damping >= 0, f"damping must not be negative, got {damping}")
         require(tempering > 0, f"tempering must be positive, got {tempering}")
         require(
@@ -45,7 +48,7 @@ class OnlineGaussNewton(BayesianOptimizer):
         )
         require(augmentation_factor > 0, f"augmentation_factor must be positive, got {augmentation_factor}")
         numbers = {
-            "lr": lr, "betas": tuple(betas), "damping": damping, "tempering": tempering,
+            "lr": lr, "betas": betas, "damping": damping, "tempering": tempering,
             "augmentation_factor": augmentation_factor,
         }  # fmt: skip
         super().__init__(
@@ -77,11 +80,7 @@ class OnlineGaussNewton(BayesianOptimizer):
             scale_(now.tensors["squares"], float(now.examples))
 
     def _update(self, parts: list[Part]) -> None:
-        if not self.ledger.done.examples:
-            raise RuntimeError(
-                "no gradient came back through the network since the last step; run network(inputs) itself, not its layers "
-                "and not torch.compile's form of it, which pl.optim.IVON can take"
-            )
+        require_examples(self)
         for part in parts:
             weights = self.weights()
             found = averages(self, "squares", 2, part.params)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,37 +13,79 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ..core.errors import NotSupported
+from .compilers import pause, resume, skip, untraced
+from .networks import bare, strangers
 from .recorded_pass import Pass, RecordedPass, Recordings
 
 if TYPE_CHECKING:
     from .optimizer import BayesianOptimizer
 
 
-def watch(network: nn.Module, optimizer: BayesianOptimizer) -> None:
-    """Watch every pass of the network for as long as the optimiser lives."""
-    watcher = Watcher(network, optimizer)
-    before = network.register_forward_pre_hook(watcher.before, with_kwargs=True)
-    after = network.register_forward_hook(watcher.after, with_kwargs=True, always_call=True)
-    weakref.finalize(optimizer, before.remove)
-    weakref.finalize(optimizer, after.remove)
+ALIVE: weakref.WeakSet[BayesianOptimizer] = weakref.WeakSet()
 
 
-def on_gradients(optimizer: BayesianOptimizer, look: Callable[[Any, str, Tensor], None]) -> None:
-    """Call `look(optimizer, name, weight)` whenever a gradient has come back to a weight, for as long as the optimiser lives."""
-    alive = weakref.ref(optimizer)
-    for name, weight in optimizer.weights().items():
-        hook = functools.partial(_came_back, alive, look, name)
-        weakref.finalize(optimizer, weight.register_post_accumulate_grad_hook(hook).remove)
+class Hooks:
+    """What an optimiser has hung on its network and weights, for as long as it lives and is the newest of any of them."""
+
+    def __init__(self, optimizer: BayesianOptimizer):
+        self.handles: list[Any] = []
+        self.newest, self.warned = True, False
+        own = {id(p) for p in optimizer.weights().values()}
+        for other in list(ALIVE):
+            hooks = other._hooks
+            if hooks is not None and any(id(p) in own for p in other.weights().values()):
+                hooks.newest = False
+                hooks.remove()
+        ALIVE.add(optimizer)
+        measures = optimizer.witness is not None and not optimizer.remembers  # at some steps, if not at this one
+        if measures or optimizer.reduction == "sum":
+            self._watch(bare(optimizer.network) if measures else optimizer.network, optimizer)
+        if measures or optimizer.reduction == "sum" or optimizer.draws_weights:
+            self._see_gradients(optimizer)
+        weakref.finalize(optimizer, self.remove)
+
+    def _watch(self, network: nn.Module, optimizer: BayesianOptimizer) -> None:
+        skip(Watcher.before, Watcher.after)
+        watcher = Watcher(network, optimizer)
+        self.handles += [
+            network.register_forward_pre_hook(watcher.before, with_kwargs=True),
+            network.register_forward_hook(watcher.after, with_kwargs=True, always_call=True),
+        ]
+
+    def _see_gradients(self, optimizer: BayesianOptimizer) -> None:
+        alive = weakref.ref(optimizer)
+        for name, weight in optimizer.weights().items():
+            hook = functools.partial(_came_back, alive, name)
+            self.handles.append(weight.register_post_accumulate_grad_hook(hook))
+
+    def remove(self) -> None:
+        """Leave the network as it was."""
+        for handle in self.handles:
+            handle.remove()
+        self.handles = []
+
+    def require_newest(self) -> None:
+        """Raise where another optimiser has taken over."""
+        if not self.newest:
+            raise RuntimeError(
+                "another optimiser of these weights was made after this one and has taken over; step that one, or make this "
+                "one anew"
+            )
 
 
-def _came_back(alive: weakref.ref, look: Callable[[Any, str, Tensor], None], name: str, weight: Tensor) -> None:
+def _came_back(alive: weakref.ref, name: str, weight: Tensor) -> None:
     optimizer = alive()
     if optimizer is None:
         return
+    ledger = optimizer.ledger
+    astray = optimizer.draws_weights and not (optimizer.held or ledger.inside)
+    ledger.gradients.came(name, weight, astray)
+    if not optimizer.remembers:
+        return
     with torch.no_grad():
-        look(optimizer, name, weight)
-    if optimizer.witness is not None and not optimizer.ledger.waiting:
-        optimizer.ledger.waiting = True
+        optimizer.gradient_came(name, weight)
+    if optimizer.witness is not None and not ledger.waiting:
+        ledger.waiting = True
         torch.autograd.Variable._execution_engine.queue_callback(functools.partial(_all_came, alive))  # type: ignore[attr-defined]
 
 
@@ -62,37 +104,74 @@ class Watcher:
         self._optimizer = None if optimizer is None else weakref.ref(optimizer)
         self._recordings = Recordings()
         self._open: list[Pass | None] = []
+        self._compilers: list[Any] = []
 
     def __reduce__(self) -> Any:
         return Watcher, ()
 
+    @untraced
     def before(self, network: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         """Start to record, where the pass can be differentiated."""
-        optimizer = self._owner(network)
-        if optimizer is None:
-            return
-        current: Pass | None = None
-        self._open.append(None)
-        if torch.is_grad_enabled() and (optimizer.held or optimizer.ledger.inside or not optimizer.draws_weights):
-            self._clear_if_gradients_were(optimizer)
-            inputs, others = _inputs(network, args, kwargs)
-            if optimizer.measures:
-                current = RecordedPass(optimizer, self._recordings, network, inputs, others)
+        compiler = pause()
+        recorded = False
+        try:
+            recorded = self._begin(network, args, kwargs)
+        finally:
+            if recorded:
+                self._compilers.append(compiler)  # a recorded pass is run as it is written
             else:
-                current = Pass(optimizer, inputs)
-            current.begin()
-        self._open[-1] = current
+                resume(compiler)
 
+    @untraced
     def after(self, network: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         """Stop to record; what was recorded is used when a gradient comes back."""
-        if self._owner(network) is None or not self._open:
-            return
-        current = self._open.pop()
-        if current is None:
-            return
-        current.end()
-        if output is not None:  # the pass did not raise
+        compiler = pause()
+        try:
+            if self._owner(network) is None or not self._open:
+                return
+            current = self._open.pop()
+            if current is None:
+                return
+            if isinstance(current, RecordedPass):
+                compiler = self._compilers.pop()
+            current.end()
+            if output is not None:  # the pass did not raise
+                self._expect(current, output)
+        finally:
+            resume(compiler)
+
+    def _begin(self, network: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool:
+        optimizer = self._owner(network)
+        if optimizer is None:
+            return False
+        self._open.append(None)
+        if not torch.is_grad_enabled() or not (
+            optimizer.held or optimizer.ledger.inside or not optimizer.draws_weights
+        ):
+            return False
+        self._clear_if_gradients_were(optimizer)
+        inputs, others = _inputs(network, args, kwargs)
+        current = (
+            RecordedPass(optimizer, self._recordings, network, inputs, others)
+            if optimizer.measures
+            else Pass(optimizer, inputs)
+        )
+        current.begin()
+        self._open[-1] = current
+        return isinstance(current, RecordedPass)
+
+    @staticmethod
+    def _expect(current: Pass, output: Any) -> None:
+        try:
             current.expect_gradients(output)
+        except NotSupported as error:
+            strange = strangers(current.optimizer)
+            if not strange:
+                raise
+            raise NotSupported(
+                f"{', '.join(strange)}: the network has other weights than when the optimiser was made; make another "
+                f"{type(current.optimizer).__name__} of the network as it is now"
+            ) from error
 
     def _owner(self, network: nn.Module) -> BayesianOptimizer | None:
         if self._network is None or self._optimizer is None or self._network() is not network:
@@ -104,7 +183,7 @@ class Watcher:
         """After `network.zero_grad()`, or a step that a GradScaler left out, nothing is known of any gradient."""
         ledger = optimizer.ledger
         known = ledger.now.examples or ledger.done.examples
-        if known and not ledger.inside and all(p.grad is None for p in optimizer.weights().values()):
+        if known and not ledger.inside and ledger.gradients.were_cleared(optimizer.weights()):
             ledger.clear()
 
 

@@ -1,0 +1,71 @@
+"""Whether a saved state is that of an optimiser like this one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from .witness import NAME
+
+if TYPE_CHECKING:
+    from .optimizer import BayesianOptimizer
+
+LIKE_WEIGHTS = ("mean", "momentum", "first", "curvature", "diagonal")  # what has one entry for each of a weight's
+
+
+def require_fitting(optimizer: BayesianOptimizer, saved: Mapping[str, Any]) -> None:
+    """Raise, with the first difference, where `saved` is of another method, of other weights, or of other groups."""
+    groups, own = saved["param_groups"], optimizer.param_groups
+    _require_method(type(optimizer).__name__, groups)
+    if all("param_names" in g for g in groups):
+        _require_names([_names(g) for g in groups], [_names(g) for g in own])
+    _require_shapes(saved, own)
+
+
+def _names(group: Mapping[str, Any]) -> list[str]:
+    return [k for k in group["param_names"] if k != NAME]
+
+
+def _require_method(method: str, groups: Sequence[Mapping[str, Any]]) -> None:
+    if any("num_data" not in g for g in groups):
+        raise ValueError(
+            f"this is the state of none of pl.optim's optimisers; give {method} what the state_dict() of {method} gave"
+        )
+    known = groups[0].get("method", method)
+    if known != method:
+        raise ValueError(f"this is the state of {known}, and the optimiser is {method}; make a pl.optim.{known} for it")
+
+
+def _require_names(saved: list[list[str]], own: list[list[str]]) -> None:
+    theirs, ours = ([k for group in groups for k in group] for groups in (saved, own))
+    for lacking, there, where in ((ours, theirs, "the state"), (theirs, ours, "this optimiser")):
+        strange = [k for k in lacking if k not in there]
+        if strange:
+            raise ValueError(
+                f"{where} has no weight {strange[0]}; make the optimiser of a network as the state's, with the same weights "
+                "trainable"
+            )
+    if saved == own:
+        return
+    a, b = ([group[0] for group in groups if group] for groups in (saved, own))
+    if a == b:
+        a, b = next(([x], [y]) for x, y in zip(theirs, ours, strict=True) if x != y)
+    raise ValueError(
+        f"the state's groups of weights begin at {', '.join(a)} and this optimiser's at {', '.join(b)}; make it with the "
+        "prior_precision that the state's had, its patterns in the same order"
+    )
+
+
+def _require_shapes(saved: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> None:
+    numbers = [n for g in saved["param_groups"] for n in g["params"]]
+    weights = [(k, p) for g in own for k, p in zip(g["param_names"], g["params"], strict=True)]
+    for n, (name, weight) in zip(numbers, weights, strict=False):  # torch compares how many there are
+        entries = saved["state"].get(n, {})
+        for value in [*(entries.get(k) for k in LIKE_WEIGHTS), *entries.get("draws", [])[:1]]:
+            if isinstance(value, Tensor) and value.shape != weight.shape:
+                raise ValueError(
+                    f"{name} has the shape {tuple(value.shape)} in the state and {tuple(weight.shape)} in the network; make "
+                    "the network as it was"
+                )
