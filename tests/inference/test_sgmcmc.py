@@ -273,7 +273,7 @@ def test_wrong_settings_are_refused_when_they_are_given(method, wrong):
 
 
 def test_a_chain_that_leaves_all_numbers_is_stopped_with_advice_that_its_sampler_can_take():
-    with pytest.raises(FloatingPointError, match="try a tenth of it") as caught:
+    with pytest.raises(FloatingPointError, match="try a tenth of the learning rate or step size") as caught:
         pl.fit(model(), blobs(), pl.SGLD(step_size=1e20), steps=9, **QUIET)
     assert "clip_norm" not in str(caught.value)
     with pytest.raises(FloatingPointError, match="or clip_norm"):

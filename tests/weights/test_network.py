@@ -193,3 +193,18 @@ def test_objects_with_logits_dictionaries_and_tuples_are_understood():
     assert plain.shape == (3, 1)
     torch.testing.assert_close(net(net.parameters, {"a": x, "b": torch.zeros_like(x)}), plain)
     torch.testing.assert_close(net(net.parameters, (x, torch.zeros_like(x))), plain)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+@pytest.mark.parametrize("normed", [nn.utils.weight_norm, nn.utils.spectral_norm])
+def test_a_weight_that_a_hook_computes_does_not_stand_in_the_way(normed):
+    module = nn.Sequential(normed(nn.Linear(3, 4)), nn.Tanh(), nn.Linear(4, 2))
+    x, y = torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
+    told = module(x)  # after which the weight is no leaf
+    assert not module[0].weight.is_leaf
+    model = pl.BayesianModel(module, pl.likelihoods.Categorical())
+    torch.testing.assert_close(model.outputs(model.init(), x), module.eval()(x).detach())
+    found = pl.fit(model, (x, y), pl.MAP(learning_rate=0.05), steps=50, progress=False)
+    before = torch.nn.functional.cross_entropy(told, y)
+    assert float(-found.predict(x).log_prob(y).mean()) < float(before.detach()) - 0.05
+    assert {"0.weight_orig", "0.weight_g"} & set(found.mean)

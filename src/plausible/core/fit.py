@@ -190,7 +190,8 @@ def _refuse_different_methods(methods: Sequence[Method]) -> None:
         base = {f.name: getattr(first, f.name) for f in dataclasses.fields(first) if f.name not in first.numbers()}
         if type(m) is not type(first) or rest != base:
             raise ValueError(
-                f"the methods of one fit_many may differ in numbers only, got {first} and {m}; call fit for each"
+                f"the methods of one fit_many may differ in numbers only, got {first} and {m}; give numbers in place of None, "
+                "which is whatever a run finds, or call fit for each"
             )
 
 

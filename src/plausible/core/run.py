@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..weights import tree
+from ..weights.algebra import Weights
 from ..weights.rng import Keys, forked, run_key
 from . import batch as batches
 from .chunks import Chunks
@@ -25,13 +26,16 @@ from .many import Stacked
 from .method import Method
 from .model import BayesianModel, InternalBatch
 from .partition import Partitioned
+from .places import filled
 from .posteriors import Mixture, Posterior, Samples
 from .progress import Progress
 from .records import Records
 from .refresh import EXAMPLES, fill, statistics_of
 from .refusals import refuse_different_courses, refuse_unsuitable, warn_if_improper
+from .review import Reviewing
 from .source import Source
 from .starts import starts
+from .stopped import reason
 from .surroundings import deterministic_algorithms, interrupts
 from .target import Target
 from .validation import validation_nll
@@ -78,10 +82,8 @@ class Run:
         # A network that somebody else has trained, and that stays as it is, has norm statistics of its own.
         whole = isinstance(init, str) and init == "network"
         self.as_it_came = [self.steps == 0 and (whole or init is None and (m == 0 or separate)) for m in range(modes)]
-        if separate:
-            params = [starts(self.model, init, 1, s, device)[0] for s in seeds]
-        else:
-            params = starts(self.model, init, modes, seeds[0], device)
+        self.init = init
+        params = self._starts(modes)
         if isinstance(init, str) and init == "network" and modes > 1 and methods[0].is_point and not separate:
             log.warning(
                 'with init="network" all %d modes start and stay alike; "reset" or "prior" makes them differ', modes
@@ -102,6 +104,7 @@ class Run:
         self.folder = MappedFolder(None if self.keeper is None else self.keeper.setting.path)
         self.records = self._records()
         self.done, self.stopped = 0, False
+        self.epoch_began: tuple[int, Any] = (-1, None)  # with which step and batch, for who looks back
         if resume:
             self._resume()
         elif self.steps:
@@ -124,11 +127,11 @@ class Run:
                         self.execution.gather(batch, first=place == 0)
                 batch = self._batch(step)
                 if step in probes:
-                    self.execution.probe(step, batch)
+                    self._probe(step, batch)
                 shown = self.execution.advance(step, batch)
                 watch.see(step, shown["log_joint"])
                 if self.device.type == "cpu":  # where looking is free, stop at once
-                    self._stop_if_bad(watch.found())
+                    self._stop_if_bad(watch.found(), batch)
                 if step in adapts:
                     self.execution.adapt(step)
                 if step in keeps:
@@ -142,7 +145,8 @@ class Run:
                 if self.keeper and (self.keeper.due(self.done) or self.done == self.steps or stop or interrupted()):
                     # A log joint belongs to the point before its step: a step that went wrong shows first in the weights.
                     bad = watch.found()
-                    self._stop_if_bad(step if bad < 0 and self._broken() else bad)
+                    broken = self._broken() if bad < 0 else []
+                    self._stop_if_bad(step if broken else bad, broken=broken)
                     self._write(stopped=stop)
                 if interrupted() and self.done < self.steps:
                     raise KeyboardInterrupt(self._interrupted_message())
@@ -156,6 +160,8 @@ class Run:
         if self.everything is not None or self.methods[0].full_batch:
             return self.everything
         batch = self.source.batch(step)
+        if step % self.steps_per_epoch == 0:
+            self.epoch_began = (step, batch)
         if self.augment is None or batch is None:
             return batch
         if isinstance(self.source, Stacked):  # every run of a `fit_many` augments its own data by its own seed
@@ -163,23 +169,33 @@ class Run:
             return InternalBatch((torch.utils._pytree.tree_map(lambda *t: torch.stack(t), *rows), *batch[1:]))
         return InternalBatch((self._augmented(batch[0], self.seeds[0], step), *batch[1:]))
 
+    def _starts(self, modes: int) -> list[Weights]:
+        """Where the modes start, the same whenever it is asked."""
+        if self.separate:
+            return [starts(self.model, self.init, 1, s, self.device)[0] for s in self.seeds]
+        return starts(self.model, self.init, modes, self.seeds[0], self.device)
+
+    def _probe(self, step: int, batch: Any) -> None:
+        """Let the method look closely at a batch, which `filled` tells it to be one that an epoch's end cuts short."""
+        model = self.execution.model
+        if isinstance(batch, InternalBatch) and batch[2] is not None:
+            self.execution.model = model.bound(filled=filled(self.source, step, batch))
+        self.execution.probe(step, batch)
+        self.execution.model = model  # the one that steps were compiled with
+
     def _augmented(self, inputs: Any, seed: int, step: int) -> Any:
         assert self.augment is not None
         with forked(seed, AUGMENT, step, devices=[self.device]):
             return self.augment(inputs)
 
-    def _stop_if_bad(self, bad: int) -> None:
+    def _stop_if_bad(self, bad: int, batch: Any = None, broken: Sequence[str] = ()) -> None:
         if bad < 0:
             return
-        broken = self._broken()
-        where = f"{broken[0]} is not finite" if broken else "all weights are still finite"
         kept = f"; the last good checkpoint is {self.keeper.setting.path}" if self.keeper and self.keeper.wrote else ""
         method = self.methods[0]
         clip = ", or clip_norm" if hasattr(getattr(method, "base", method), "clip_norm") else ""
-        raise FloatingPointError(
-            f"the log joint stopped being finite at step {bad} ({where}): most likely the learning rate or step size is "
-            f"too large, try a tenth of it{clip}{kept}"
-        )
+        known = batch if isinstance(batch, InternalBatch) else None
+        raise FloatingPointError(reason(bad, broken=broken, batch=known, clip=clip) + kept)
 
     def _broken(self) -> list[str]:
         """The unknowns that are not finite in some mode."""
@@ -233,7 +249,21 @@ class Run:
                 answer.bank = {k: v.unsqueeze(0).expand(BANK, *v.shape) for k, v in buffers.items()}
             answers.append(answer)
         self._refresh(answers)
+        self._review(answers)
         return answers
+
+    def _review(self, answers: list[Posterior]) -> None:
+        """Let the methods look back from where the answers can predict."""
+        if not isinstance(self.methods[0], Reviewing):
+            return
+        began = (self.done - 1) // self.steps_per_epoch * self.steps_per_epoch
+        batch = None
+        if self.done:  # a resumed run looks at what one that was never killed looks at
+            batch = self.epoch_began[1] if self.epoch_began[0] == began else self.source.batch(began)
+        for m, (answer, start) in enumerate(zip(answers, self._starts(len(answers)), strict=True)):
+            own = batches.rows(batch, m) if isinstance(self.source, Stacked) else batch
+            method: Any = self.execution.mode_method(m)
+            method.reviewed(answer, start, own, self.done)
 
     def _surveyed(self, mode: int, model: Target, state: Any, buffers: Any) -> Posterior:
         """The answer of a method that looks at the data again, in eval mode with the statistics of these weights."""

@@ -70,11 +70,17 @@ def _share(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module, memo)
 
 
+def _copied(module: nn.Module) -> nn.Module:
+    """A deep copy; what a hook computed from weights, such as torch's older weight norm, is copied as the numbers that it is."""
+    computed = [t for m in module.modules() for t in vars(m).values() if isinstance(t, Tensor) and not t.is_leaf]
+    return copy.deepcopy(module, {id(t): t.detach().clone() for t in computed})
+
+
 class Network:
     """The user's network as a function of (weights, inputs)."""
 
     def __init__(self, module: nn.Module):
-        home = copy.deepcopy(module).requires_grad_(False)
+        home = _copied(module).requires_grad_(False)
         self.home = home
         self.parameters: dict[str, Tensor] = {k: p.detach() for k, p in home.named_parameters()}
         # Tied weights are one unknown: every other name of the same tensor follows the first. Torch would look for them

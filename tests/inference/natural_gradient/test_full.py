@@ -183,3 +183,15 @@ def test_a_network_too_large_for_its_hessian_is_refused_with_the_way_out():
 def test_a_setting_out_of_range_is_named(settings, match):
     with pytest.raises((ValueError, pl.NotSupported), match=match):
         pl.NaturalGradientVI(**settings)
+
+
+@pytest.mark.parametrize("steps", [3, 10, 30, 100])
+def test_short_runs_with_independent_normals_do_not_blow_up(steps):
+    """Of weights that depend on one another, where Newton's step for each alone is many times too long for all together."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(2, 16), nn.Tanh(), nn.Linear(16, 2))
+    moons = pl.datasets.moons()
+    model = pl.BayesianModel(network, pl.likelihoods.Categorical())
+    posterior = pl.fit(model, moons.train, pl.NaturalGradientVI(family="diagonal"), steps=steps, progress=False)
+    x, y = moons.test
+    assert -posterior.predict(x).log_prob(y).mean() < 0.5  # a guess has 0.69

@@ -52,8 +52,9 @@ def judged(share: float, steps: int, decay: str, initial: str, way_out: str) -> 
     """
     if share <= MOST_REMEMBERED:
         return None
+    made = "1 step" if steps == 1 else f"{steps} steps"
     said = (
-        f"after {steps} steps with {decay} the curvature still has {share:.0%} of {initial}, which then decides how wide the "
+        f"after {made} with {decay} the curvature still has {share:.0%} of {initial}, which then decides how wide the "
         f"posterior is; {way_out}"
     )
     return Diagnostics(messages=(said,), ok=False)

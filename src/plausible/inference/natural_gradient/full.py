@@ -19,6 +19,7 @@ from ...weights.algebra import Weights, from_vector, size, to_vector
 from ...weights.rng import Keys
 from .answer import checked, require_finite
 from .draws import mean_at
+from .hindsight import Hindsight
 
 FAMILIES = ("full", "diagonal")
 # For learning_rate=None: how many steps of size one all steps of a run are together. A run begins at a precision of N, which
@@ -31,7 +32,7 @@ COPIES = 6
 
 
 @dataclass(frozen=True, kw_only=True)
-class NaturalGradientVI(Method):
+class NaturalGradientVI(Hindsight, Method):
     """Climb the evidence lower bound over normals N(μ, S⁻¹) along its natural gradient, for small networks.
 
         S ← (1 − ρ) S + ρ G,   G = E_q[−∇² log p(w, D)]
@@ -42,6 +43,9 @@ class NaturalGradientVI(Method):
     stays positive. Draws come in pairs μ ± L z, whose gradients average to that at μ on a quadratic.
 
     The log joint must have second derivatives: a kink, as of |w|, has curvature that no draw sees.
+
+    Independent normals do not know how weights bend the log joint together, and steps by them would overshoot: with "diagonal"
+    μ goes no further along S⁻¹ ∇ than to the top of the quadratic that gradient and Hessian make there.
 
     Args:
         family: "full", or "diagonal" for independent weights.
@@ -117,6 +121,7 @@ class NaturalGradientVI(Method):
         if self.family == "diagonal":
             precision = _diagonal_step(precision, curvature.diagonal().double(), rate)
             move = slope.double() / precision
+            rate = torch.minimum(rate, _best_along(move, slope.double(), curvature.double()))
         else:
             precision = _full_step(precision, curvature.double(), rate)
             lower = torch.linalg.cholesky_ex(precision).L
@@ -163,6 +168,13 @@ def _growth(ratio: Tensor, rate: Tensor) -> Tensor:
 
 def _diagonal_step(precision: Tensor, curvature: Tensor, rate: Tensor) -> Tensor:
     return precision * _growth(curvature / precision, rate)
+
+
+def _best_along(move: Tensor, slope: Tensor, curvature: Tensor) -> Tensor:
+    """The multiple of a move at which the quadratic with this slope and curvature is highest; infinite where it has no top."""
+    bend = move @ (curvature @ move)
+    best = (slope @ move) / bend.clamp(min=torch.finfo(torch.float64).tiny)
+    return torch.where(bend > 0, best, math.inf)
 
 
 def _full_step(precision: Tensor, curvature: Tensor, rate: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -20,18 +20,24 @@ from . import fused_ivon
 from .answer import checked, judged
 from .draws import mean_at
 from .gaussian_prior import GaussianPrior, deviations, displaced, scattered, times
+from .hindsight import Hindsight
 from .settings import check_settings, number
+from .sharpness import sharpness
 
-# For None: α (h₀ + δ/N), the share of a whole Newton step; h₀ of classes; and that of a regression in units of its noise's
-# precision, with which a log likelihood bends. From less than that h runs after a noise that shrinks, and steps overshoot.
-NATURAL, INITIAL, STIFFNESS = 0.5, 0.3, 3.0
+# For None: α (h₀ + δ/N), the share of a whole Newton step; and the least h₀, that of a regression in units of its noise's
+# precision, with which a log likelihood bends.
+NATURAL, INITIAL = 0.5, 0.3
+# How many times h₀ the sharpest curvature at the start may be. A step that goes too far brings larger gradients, whose noise
+# is in ĥ, and then h is too large for good; those of classes stay bounded by the outputs, and can bear more.
+BEARABLE, BEARABLE_OF_CLASSES = 2.0, 8.0
 # For curvature_decay=None: how often a run holds the memory of h; but no step replaces more than a share of it, and the share
 # times N / (B K) stays below a limit.
 FORGETTING, FASTEST, BIAS = 4.0, 0.05, 0.05
+START = 1 << 16  # the call number from which a direction is drawn, past anything that draws weights
 
 
 @dataclass(frozen=True, kw_only=True)
-class IVON(Method):
+class IVON(Hindsight, Method):
     """Fit independent normals with Newton's steps, whose curvature comes from the gradients at draws.
 
         w = μ + σ ε,  σ² = 1 / (N (h + δ/N)),  ĝ = ∇ℓ̄(w),  ĥ = ĝ (w − μ) / σ²
@@ -47,8 +53,8 @@ class IVON(Method):
         learning_rate: α at its highest; None: such that steps are half of Newton's.
         momentum: β₁.
         curvature_decay: β₂; None: such that a run keeps e⁻⁴ of h₀, and more where it is short for its batches an epoch.
-        initial_curvature: h₀; None: 0.3, but for a regression without a `learning_rate` 3 / scale², with the noise's scale at the
-            start.
+        initial_curvature: h₀. None: 0.3 where a `learning_rate` is given. Otherwise 0.3, of a regression 0.3 / scale² with the
+            noise's scale at the start, and more where the first batch bends so sharply that the first steps would go too far.
         num_samples: Draws a step.
         clip_radius: Largest entry of what α (h₀ + δ/N) multiplies.
         schedule: Of the learning rate, as for `pl.MAP`.
@@ -79,7 +85,7 @@ class IVON(Method):
         bearable = BIAS * self.num_samples / model.steps_per_epoch
         forgotten = min(FASTEST, FORGETTING / max(1, num_steps), bearable)
         rate, initial = self.learning_rate, self.initial_curvature
-        if initial is None and (rate is not None or not _is_regression(model)):
+        if initial is None and rate is not None:
             initial = INITIAL
         return replace(
             self,
@@ -92,14 +98,34 @@ class IVON(Method):
 
     def init(self, model: Any, params: Weights) -> dict[str, Any]:
         """Mean, momentum, curvature, and what the rate is rescaled by."""
-        initial = _stiffness(model, params) if self.initial_curvature is None else self.initial_curvature
+        given = self.initial_curvature
+        least = _stiffness(model, params) if _task(model) == "regression" else INITIAL
+        initial = least if given is None else given
         return {
             "params": params,
             "momentum": {k: torch.zeros_like(w) for k, w in params.items()},
             "curvature": {k: torch.zeros_like(w) + initial for k, w in params.items()},
             # With the learning rate half a Newton step; which that is does not depend on h₀.
-            "rescale": _first_metric(model, params, INITIAL if self.initial_curvature is None else initial),
+            "rescale": _first_metric(model, params, INITIAL if given is None else given),
         }
+
+    def probed_steps(self, num_steps: int) -> Sequence[int]:
+        """Before the first, where h₀ is to be found."""
+        return (0,) if self.initial_curvature is None and num_steps else ()
+
+    def probe(self, model: Any, state: dict[str, Any], batch: Any, rng: Keys) -> dict[str, Any]:
+        """Raise h₀ to what the sharpest curvature of the batch asks for."""
+        if getattr(model, "needs_key", False):  # every gradient would be under another mask of the network's dropout
+            return state
+        prior, temperature = GaussianPrior.of(model, state["params"]), getattr(model, "temperature", 1.0)
+
+        def gradient(point: Weights) -> Weights:
+            return prior.likelihood_gradient(model.slope(point, batch)[1], point, model.num_data, temperature)
+
+        bearable = BEARABLE_OF_CLASSES if _task(model) == "classification" else BEARABLE
+        least = sharpness(gradient, state["params"], rng.later(START).normal_like(state["params"])) / bearable
+        least = torch.where(least.isfinite(), least, 0.0)
+        return {**state, "curvature": {k: torch.maximum(h, least.to(h)) for k, h in state["curvature"].items()}}
 
     def step(
         self, model: Any, state: dict[str, Any], batch: Any, rng: Keys
@@ -164,16 +190,16 @@ class IVON(Method):
         return answer
 
 
-def _is_regression(model: Any) -> bool:
-    return isinstance(model, BayesianModel) and getattr(model.likelihood, "task", None) == "regression"
+def _task(model: Any) -> str | None:
+    return getattr(model.likelihood, "task", None) if isinstance(model, BayesianModel) else None
 
 
 def _stiffness(model: Any, params: Weights) -> Number:
     """h₀ of a regression: its noise's precision, or 1 where that is not one known number or tensor, times a constant."""
     scale = getattr(bound_likelihood(model, params), "scale", None)
     if isinstance(scale, Tensor):
-        return STIFFNESS * scale.detach().pow(-2).mean()
-    return STIFFNESS / scale**2 if isinstance(scale, int | float) else STIFFNESS
+        return INITIAL * scale.detach().pow(-2).mean()
+    return INITIAL / scale**2 if isinstance(scale, int | float) else INITIAL
 
 
 def _first_metric(model: Any, params: Weights, initial: Number) -> Tensor:

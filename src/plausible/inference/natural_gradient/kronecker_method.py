@@ -27,12 +27,17 @@ from ...weights.rng import Keys
 from . import trust
 from .answer import checked
 from .gaussian_prior import GaussianPrior
+from .hindsight import Hindsight
 from .kronecker_preconditioner import Factors, all_finite, averaged, block_key, gaussian, precondition, roots, squared
 
 log = logging.getLogger("plausible")
 
-LONGEST_DECAY = 0.95  # Martens & Grosse (2015), section 5
-AVERAGED_SHARE = 0.2  # of a run's looks, for curvature_decay=None: early curvature is of other weights
+# For curvature_decay=None: how many looks count. Early curvature is of other weights, so they are a share of a run's, but a
+# short run has no better than its first epoch's; twenty are Martens & Grosse's (2015, section 5) 0.95. Of batches of a few
+# examples more count, and a larger share of a run's, until they are as many examples or epochs.
+AVERAGED_SHARE, FEWEST_AVERAGED, MOST_AVERAGED = 0.2, 5, 20
+NOISY_SHARE, EXAMPLES_AVERAGED, EPOCHS_AVERAGED = 0.4, 640, 4
+HEARD = 0.5  # share of a batch's places that hold examples, from which a look says something of steps' lengths
 SMALLEST_RATE, LARGEST_RATE = 0.03, 0.3
 TRAVEL = 60.0  # learning rate times steps, for learning_rate=None, between these two
 DAMPING = 1e-3  # per example, beside curvatures of an example's log likelihood
@@ -50,18 +55,21 @@ def looks_at(step: int, update_every: int) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KroneckerMethod(Method):
+class KroneckerMethod(Hindsight, Method):
     """A natural gradient whose metric is Kronecker factors, renewed now and then.
 
     With ĝ the gradient of the log joint of all data and Λ = G ⊗ A + prior (see `kronecker_preconditioner`),
 
-        every `update_every` steps    A, G ← ε (A, G) + (1 − ε) (those of this batch),   ε = min(1 − 1/k, curvature_decay)
+        every `update_every` steps    A, G ← (1 − s) (A, G) + s (those of this batch),   s = r max(1 / Σ r, 1 − curvature_decay)
         every step                    m ← β m + (1 − β) ĝ,    w ← w + η (Λ + N γ I)⁻¹ m / (1 − βᵗ)
+
+    where r is 1 for a full batch, the filled share of one that an epoch's end cuts short, and Σ r goes over all looks so far: the
+    first looks make the plain mean over all examples that they saw.
 
     Args:
         learning_rate: η at its highest; 1 is a whole Newton step.
         momentum: β.
-        curvature_decay: ε of a long run, per look at the curvature.
+        curvature_decay: Of a long run, per look at a full batch; None: by the numbers of looks and of examples in a batch.
         damping: γ, added to the mean curvature of an example; it shortens steps and is no part of the answer.
         update_every: Steps from one look at the curvature to the next. At first, when it changes most, looks are closer: the
             first ten steps all have one, and of the first `update_every` every tenth.
@@ -108,7 +116,7 @@ class KroneckerMethod(Method):
         if rate is None:
             rate = min(LARGEST_RATE, max(SMALLEST_RATE, TRAVEL / max(1, num_steps)))
         if decay is None:
-            decay = min(LONGEST_DECAY, max(0.0, 1 - 1 / (AVERAGED_SHARE * max(1, looks))))
+            decay = 1 - 1 / _averaged_looks(looks, model.num_data, model.steps_per_epoch)
         unlimited = self.trust is None and self.learning_rate is not None
         return replace(
             self,
@@ -143,6 +151,7 @@ class KroneckerMethod(Method):
             "first": first,
             "factors": factors,
             "looks": none,
+            "seen": none.clone(),
             "lost": none.clone(),
             **made,
             **own,
@@ -197,7 +206,10 @@ class KroneckerMethod(Method):
         # A batch that is not a number tells in its log joint, by which `fit` stops; nothing else may go wrong by it.
         fine = all_finite(found)
         looks, lost = state["looks"] + fine, state["lost"] + ~fine
-        share = (1 / looks.clamp(min=1)).clamp(min=1 - self.curvature_decay)
+        # A batch that an epoch's end leaves with one example is scaled up to N as any other, but says as little as one example.
+        filled = _filled(model)
+        seen = state["seen"] + filled * fine
+        share = filled * (1 / seen.clamp(min=filled)).clamp(min=1 - self.curvature_decay)
         new = averaged(state["factors"], found, share)
         factors = tree.tree_map(lambda n, o: torch.where(fine, n, o).to(o.dtype), new, state["factors"])
         prior = _tempered(GaussianPrior.of(model, state["params"]).precision, model.temperature)
@@ -207,8 +219,9 @@ class KroneckerMethod(Method):
             at = trust.renewed(
                 state["trusted"], state["params"], before, _averages(found), sum(misfits) / len(misfits), least
             )
-            made["trusted"] = tree.tree_map(lambda n, o: torch.where(fine, n, o), at, state["trusted"])
-        return {**state, "factors": factors, "looks": looks, "lost": lost, **made}
+            heard = fine & (filled >= HEARD)  # a few examples neither confirm nor refute a curvature
+            made["trusted"] = tree.tree_map(lambda n, o: torch.where(heard, n, o), at, state["trusted"])
+        return {**state, "factors": factors, "looks": looks, "seen": seen, "lost": lost, **made}
 
     def _curvature(self, model: BayesianModel, params: Weights, batch: Any, rng: Keys) -> tuple[Factors, Tensor]:
         """Factors of a batch, and how large its residuals are."""
@@ -253,6 +266,20 @@ class KroneckerMethod(Method):
             log.warning("%s; the posterior is by that of the others", told)
         prior = _tempered(GaussianPrior.of(model, state["params"]).precision, model.temperature)
         return checked(gaussian(model, state["params"], _averages(state["factors"]), prior))
+
+
+def _averaged_looks(looks: int, num_data: float | None, steps_per_epoch: int) -> float:
+    """How many looks at full batches are to count, for curvature_decay=None."""
+    usual = min(MOST_AVERAGED, AVERAGED_SHARE * looks)
+    epochs = EPOCHS_AVERAGED * (steps_per_epoch - 1)  # one batch of all data has no noise
+    noisy = min(epochs, EXAMPLES_AVERAGED * steps_per_epoch / (num_data or 1.0), NOISY_SHARE * looks)
+    return max(1.0, min(FEWEST_AVERAGED, steps_per_epoch), usual, noisy)
+
+
+def _filled(model: BayesianModel) -> Tensor:
+    """The share of the batch's places that hold examples, where `fit` has said it."""
+    filled = getattr(model, "filled", None)
+    return torch.ones((), dtype=torch.float64, device=_device(model.start)) if filled is None else filled
 
 
 def _named(model: BayesianModel, plan: Any, found: Any) -> Factors:

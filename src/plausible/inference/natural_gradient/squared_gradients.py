@@ -12,9 +12,10 @@ from ...weights.algebra import Weights
 from ...weights.rng import Keys
 from .example_moments import mean_moments
 from .gaussian_prior import GaussianPrior
+from .hindsight import Hindsight
 
 
-class SquaredGradients(Method):
+class SquaredGradients(Hindsight, Method):
     """A mean, a momentum and a curvature for every weight; squares that no compiler can read."""
 
     num_parts: int = 1  # of a batch, each with draws of its own
