@@ -175,3 +175,17 @@ def test_the_state_of_a_half_precision_network_goes_on_to_the_bit(name):
     loop(optimizer, x, y, steps=3)
     loop(twin, x, y, steps=3)
     assert all(torch.equal(a, b) for a, b in zip(network.parameters(), again.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("batches", [[32, 1], [32, 32, 1], [20, 20, 5]])
+def test_a_batch_counts_by_its_examples(batches):
+    """Inputs' factors do not depend on the weights: those of one epoch are the mean over all its examples."""
+    x = torch.randn(sum(batches), 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y, network = x.sum(1, keepdim=True), nn.Linear(3, 1, bias=False).double()
+    optimizer = pl.optim.KFAC(network, num_data=len(x))
+    for rows in torch.arange(len(x)).split(batches):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(network(x[rows]), y[rows]).backward()
+        optimizer.step()
+    found = optimizer.factors()["blocks"]["weight"]["columns"].squeeze(0)
+    torch.testing.assert_close(found, x.T @ x / len(x))

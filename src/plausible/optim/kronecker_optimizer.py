@@ -61,7 +61,7 @@ class KroneckerOptimizer(BayesianOptimizer):
         self._forget_metric()
         numbers: dict[str, Any] = {
             "lr": lr, "momentum": momentum, "curvature_decay": curvature_decay, "damping": damping,
-            "update_every": update_every, "trust": trust, "looks": 0, "joined": {},
+            "update_every": update_every, "trust": trust, "looks": 0, "seen": 0.0, "largest": 0.0, "joined": {},
         }  # fmt: skip
         super().__init__(
             network, numbers, num_data=num_data, prior_precision=prior_precision, reduction=reduction,
@@ -108,14 +108,21 @@ class KroneckerOptimizer(BayesianOptimizer):
             step = self.param_groups[0]["step"]
             log.warning("the curvature of step %d is not finite and was left out; is the loss, or lr too large?", step)
             return
-        self._set("looks", self.param_groups[0]["looks"] + 1)
-        self._remember(found)
+        first = self.param_groups[0]
+        self._set("looks", first["looks"] + 1)
+        self._set("seen", first["seen"] + done.examples)
+        self._set("largest", max(first["largest"], done.examples))
+        self._remember(found, done.examples)
         self._forget_metric()
 
-    def _remember(self, found: Factors) -> None:
-        """Average with what is known. Of a weight that no gradient came to, such as another task's, that stays as it is."""
+    def _remember(self, found: Factors, examples: float) -> None:
+        """Average with what is known, by numbers of examples, since an epoch's last batch may have few.
+
+        Of a weight that no gradient came to, such as another task's, that stays as it is.
+        """
         first, known, weights = self.param_groups[0], self.factors(), self.weights()
-        share, joined = max(1 / first["looks"], 1 - first["curvature_decay"]), dict(first["joined"])
+        share = examples * max(1 / first["seen"], (1 - first["curvature_decay"]) / first["largest"])
+        joined = dict(first["joined"])
         for key, own in found["blocks"].items():
             weight, _, bias = key.partition(JOINED)
             if weights[weight].grad is None:
