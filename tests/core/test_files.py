@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -274,3 +275,20 @@ def test_expanded_and_shared_memory_is_written_as_what_it_holds(tmp_path):
     container.write(tmp_path / "file", tensors, {"kind": "posterior"})
     found, _ = container.read(tmp_path / "file", "posterior")
     assert found.keys() == tensors.keys() and all(torch.equal(found[k], t) for k, t in tensors.items())
+
+
+def test_what_is_left_beside_a_file_that_was_never_finished_goes_with_it(tmp_path, monkeypatch):
+    def torn(tensors, filename, metadata):
+        (Path(filename).parent / ".tmpAbCdEf").write_bytes(b"half")  # as safetensors does before it renames
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(container, "save_file", torn)
+    with pytest.raises(OSError, match="the disk is full"):
+        container.write(tmp_path / "run.ckpt", {"w": torch.ones(2)}, {"kind": "x"})
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.undo()
+    orphan = tmp_path / ".run.ckpt.12345.tmp"
+    orphan.mkdir()
+    (orphan / ".tmpAbCdEf").write_bytes(b"half")
+    container.write(tmp_path / "run.ckpt", {"w": torch.ones(2)}, {"kind": "x"})
+    assert [p.name for p in tmp_path.iterdir()] == ["run.ckpt"]

@@ -7,6 +7,7 @@ import glob
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ FIELD, CHECKSUM = "plausible", "sha256"
 
 
 def write(path: str | Path, tensors: Mapping[str, Tensor], manifest: Mapping[str, Any]) -> None:
-    """Write a temporary file beside `path`, sync it, and rename it: a kill or a full disk leaves the old file."""
+    """Write a temporary file, sync it, and rename it to `path`: a kill or a full disk leaves the old file."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # safetensors refuses shared memory and expanded axes, and sorts its entries by dtype and name.
@@ -29,9 +30,12 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], manifest: Mapping[str
     plain = {k: t.detach().to("cpu", copy=not _is_mapped(t)).contiguous() for k, t in tensors.items()}
     text = json.dumps({"format": FORMAT, **manifest}, sort_keys=True)
     for orphan in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-        orphan.unlink(missing_ok=True)
-    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
+        _remove(orphan)
+    # A folder, since safetensors has a temporary file of its own beside the one that it writes, under a name that nobody knows.
+    workshop = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
+        workshop.mkdir()
+        temporary = workshop / path.name
         save_file(plain, temporary, metadata={FIELD: text, CHECKSUM: _checksum(plain, text)})
         with open(temporary, "rb+") as handle:
             os.fsync(handle.fileno())
@@ -40,7 +44,15 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], manifest: Mapping[str
     except (OSError, SafetensorError) as error:
         raise OSError(f"could not write {path}: {error}; the file that was there, if any, is untouched") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        _remove(workshop)
+
+
+def _remove(left: Path) -> None:
+    """A temporary file or folder, if it is there."""
+    if left.is_dir():
+        shutil.rmtree(left, ignore_errors=True)
+    else:
+        left.unlink(missing_ok=True)
 
 
 def _is_mapped(t: Tensor) -> bool:
