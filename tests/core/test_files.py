@@ -292,3 +292,16 @@ def test_what_is_left_beside_a_file_that_was_never_finished_goes_with_it(tmp_pat
     (orphan / ".tmpAbCdEf").write_bytes(b"half")
     container.write(tmp_path / "run.ckpt", {"w": torch.ones(2)}, {"kind": "x"})
     assert [p.name for p in tmp_path.iterdir()] == ["run.ckpt"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="modes are those of POSIX")
+def test_a_file_may_be_read_by_whom_any_new_file_may(tmp_path):
+    for mask in (0o022, 0o027, 0o077):
+        before = os.umask(mask)
+        try:
+            container.write(tmp_path / "a", {"w": torch.ones(2)}, {"kind": "x"})
+            (tmp_path / "b").touch()
+        finally:
+            os.umask(before)
+        assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
+        (tmp_path / "b").unlink()

@@ -37,6 +37,7 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], manifest: Mapping[str
         workshop.mkdir()
         temporary = workshop / path.name
         save_file(plain, temporary, metadata={FIELD: text, CHECKSUM: _checksum(plain, text)})
+        temporary.chmod(workshop.stat().st_mode & 0o666)  # as any new file: safetensors lets nobody else read its own
         with open(temporary, "rb+") as handle:
             os.fsync(handle.fileno())
         os.replace(temporary, path)
