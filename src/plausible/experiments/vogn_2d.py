@@ -1,4 +1,4 @@
-"""What a network is sure of in the plane: one point of its weights beside natural-gradient posteriors."""
+"""What a network is sure of in the plane: one point of its weights beside natural-gradient posteriors, with data and with few."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ import plausible as pl
 from ..core.method import Method
 from .study import Column, Outcome, Picture, Row, Study
 
-NOISE, EXAMPLES, FRESH = 0.2, 100, 10_000
+NOISE, FRESH = 0.2, 10_000
+EXAMPLES, FEW = 400, 100
 BOUNDS, PLACES = (-3.0, 4.0, -2.5, 3.0), 71  # left, right, bottom, top; and places along an axis
 BOUNDARIES = 12  # draws whose boundaries are shown
 
@@ -27,6 +28,7 @@ class PlaneRow(Row):
 
     Attributes:
         method: "adam", "vogn", "ivon" or "ogn".
+        examples: Points that are learned.
         hidden: Widths of the hidden layers.
         prior_scale: Deviation of the weights under the prior.
         samples: Draws of a prediction.
@@ -34,6 +36,7 @@ class PlaneRow(Row):
     """
 
     method: str
+    examples: int = EXAMPLES
     hidden: tuple[int, ...] = (16, 16)
     prior_scale: float = 1.0
     samples: int = 200
@@ -74,8 +77,8 @@ def run(row: PlaneRow, root: Path | None) -> Outcome:
         network = pl.networks.MLP(2, hidden=row.hidden, outputs=2, activation="tanh")
         prior = pl.priors.Normal(scale=row.prior_scale)
         posterior = pl.fit(
-            pl.BayesianModel(network, pl.likelihoods.Categorical(), prior=prior), points(EXAMPLES, seed), method_for(row),
-            epochs=row.epochs, batch_size=EXAMPLES, init="reset", seed=seed, device="cpu", progress=False,
+            pl.BayesianModel(network, pl.likelihoods.Categorical(), prior=prior), points(row.examples, seed), method_for(row),
+            epochs=row.epochs, batch_size=row.examples, init="reset", seed=seed, device="cpu", progress=False,
         )  # fmt: skip
         fresh = posterior.predict(x_fresh, num_samples=row.samples)
         everywhere = posterior.predict(grid(), num_samples=row.samples)
@@ -114,42 +117,47 @@ def toy(row: PlaneRow) -> PlaneRow:
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
-    """The boundary of the mean weights in red, those of draws in light red, the predictive entropy behind."""
+    """The boundary of the mean weights in red, those of draws in light red, the predictive entropy behind; a line a data set."""
     import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # no window and no global state
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(3.4 * len(results), 3.4), dpi=120, layout="constrained", facecolor="white")
+    figure = Figure(figsize=(13.6, 6.8), dpi=120, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(1, len(results), squeeze=False, sharey=True)[0]
+    panels = figure.subplots(2, len(METHODS), squeeze=False, sharex=True, sharey=True)
     across, up = np.linspace(*BOUNDS[:2], PLACES), np.linspace(*BOUNDS[2:], PLACES)
-    x, y = points(EXAMPLES, 0)
     shape = (PLACES, PLACES)
-    for panel, (name, result) in zip(panels, results.items(), strict=True):
-        told = result.record["details"]
+    for panel, result in zip(panels.flat, results.values(), strict=True):
+        told, row = result.record["details"], result.row
+        x, y = points(row.examples, 0)
         behind = panel.imshow(
             np.reshape(told["entropy"], shape), origin="lower", extent=BOUNDS, cmap="Greys", vmin=0, vmax=0.6931, aspect="auto"
         )  # fmt: skip
         for one in told["draws"]:
             panel.contour(across, up, np.reshape(one, shape), levels=[0.5], colors="#f4a3a0", linewidths=0.8)
-        panel.contour(across, up, np.reshape(told["mean"], shape), levels=[0.5], colors="#c0392b", linewidths=2)
         for label, colour in ((0, "#1f5fa8"), (1, "#e08a00")):
-            panel.plot(x[y == label, 0], x[y == label, 1], "o", color=colour, markersize=3)
-        panel.set_title(name, fontsize=10)
+            panel.plot(x[y == label, 0], x[y == label, 1], "o", color=colour, markersize=2)
+        panel.contour(across, up, np.reshape(told["mean"], shape), levels=[0.5], colors="#c0392b", linewidths=2)
+        panel.set_title(f"{row.method}, {row.examples} points", fontsize=10)
         panel.tick_params(labelsize=8)
-    bar = figure.colorbar(behind, ax=list(panels), shrink=0.9)
+    bar = figure.colorbar(behind, ax=panels, shrink=0.6)
     bar.set_label("entropy of the prediction (nats)", fontsize=8)
     figure.savefig(path, metadata={"Software": None})  # the same numbers give the same file
 
 
-ADAM = PlaneRow(name="adam", method="adam", epochs=3000)
+METHODS = ("adam", "ogn", "vogn", "ivon")
+ROWS = [
+    PlaneRow(name=method if count == EXAMPLES else f"{method}-few", method=method, examples=count, epochs=3000)
+    for count in (EXAMPLES, FEW)
+    for method in METHODS
+]
 STUDY = Study(
     name="vogn-2d",
     title="Boundaries in the plane",
     paper="Osawa, Swaroop, Jain, Eschenhagen, Turner, Yokota & Khan (2019), Practical deep learning with Bayesian principles",
     about=(
-        f"A tanh network 2-16-16-2 with N(0, 1) weights learns {EXAMPLES} points of two moons (noise {NOISE:g}); judged on "
-        f"{FRESH:,} fresh points."
+        f"A tanh network 2-16-16-2 with N(0, 1) weights learns {EXAMPLES} points of two moons (noise {NOISE:g}), {FEW} in "
+        f"the rows `few`; judged on {FRESH:,} fresh points."
     ),
     columns={
         "nll": Column(heading="NLL", form=".4f", better="low", meaning="negative log likelihood of fresh points"),
@@ -161,10 +169,16 @@ STUDY = Study(
             meaning="mean entropy of predictions on the border of the picture, away from the data, in nats",
         ),
     },  # fmt: skip
-    rows=(ADAM, *(replace(ADAM, name=name, method=name) for name in ("ogn", "vogn", "ivon"))),
+    rows=ROWS,
     published={},
-    differences=("the paper's figure has data of its own, which are not published; these are two moons",),
+    differences=(
+        "the paper's figure has data of its own, which are not published; these are two moons",
+        "of 100 points the best independent normals have a straight boundary: `pl.ADVI` has 86.1 % of the labels right on seed 0 "
+        "even if it begins at Adam's weights, 86.2 % if it does not",
+        "OGN's curvature is that at its mean, which fits nearly all points, so that its draws are far too wide",
+    ),
     repetition="seed",
+    one_axis=True,
     run=run,
     toy=toy,
     pictures=(
@@ -173,7 +187,7 @@ STUDY = Study(
             caption=(
                 "The boundary of the mean weights (red), of draws (light red), and the entropy of the averaged prediction (grey)"
             ),
-            needs=["adam", "ogn", "vogn", "ivon"],
+            needs=[row.name for row in ROWS],
             draw=draw,
         ),
     ),
