@@ -294,7 +294,6 @@ def test_what_is_left_beside_a_file_that_was_never_finished_goes_with_it(tmp_pat
     assert [p.name for p in tmp_path.iterdir()] == ["run.ckpt"]
 
 
-@pytest.mark.skipif(os.name == "nt", reason="modes are those of POSIX")
 def test_a_file_may_be_read_by_whom_any_new_file_may(tmp_path):
     for mask in (0o022, 0o027, 0o077):
         before = os.umask(mask)
