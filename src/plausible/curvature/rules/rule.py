@@ -111,8 +111,7 @@ class MatrixRule(Rule):
         total: Any = None
         for begin, end in pieces:
             take = functools.partial(layout.take, begin=begin, end=end, examples=examples)
-            each = self._squares(take(given), for_columns(take, slope), layout, end - begin)
-            total = each if total is None else total + each
+            total = self._squares(take(given), for_columns(take, slope), layout, end - begin, total)
         return self.pack(total)
 
     def weight_moments(
@@ -127,16 +126,23 @@ class MatrixRule(Rule):
         root = layout.times(slope, factors.sqrt(), in_front=1)
         return sums, self.weight_squares(given, root, layout, examples)
 
-    def _squares(self, given: Any, slope: Tensor, layout: Layout, examples: int) -> Tensor:
+    def _squares(
+        self, given: Any, slope: Tensor, layout: Layout, examples: int, earlier: Tensor | None = None
+    ) -> Tensor:
+        """(G, o, i), added to those of earlier examples, which are written into."""
         left, right = _alike(self.lefts(slope, layout, examples), self.right(given, layout, examples))
         columns, _, _, positions, outs = left.shape
         if positions == 1:
             lefts = left[0, ..., 0, :].square() if columns == 1 else left[..., 0, :].square().sum(0)
-            return lefts.permute(1, 2, 0) @ right[..., 0, :].square().transpose(0, 1)
+            found = lefts.permute(1, 2, 0) @ right[..., 0, :].square().transpose(0, 1)
+            return found if earlier is None else earlier.add_(found)
         rows = left.permute(1, 2, 0, 4, 3).flatten(2, 3)  # (N, G, R o, T)
         each = rows @ right
-        each = each[0].square() if examples == 1 else each.square().sum(0)
-        return each if columns == 1 else each.unflatten(1, (columns, outs)).sum(1)
+        if examples == columns == 1 and earlier is not None:
+            return earlier.addcmul_(each[0], each[0])  # one pass over as many numbers as the weight has, not two
+        found = each[0].square() if examples == 1 else each.square().sum(0)
+        found = found if columns == 1 else found.unflatten(1, (columns, outs)).sum(1)
+        return found if earlier is None else earlier.add_(found)
 
     def _pieces(self, given: Tensor, slope: Tensor, layout: Layout, examples: int) -> list[tuple[int, int]]:
         """Examples in blocks whose windows, laid flat, and gradients stay in a processor's cache."""
