@@ -253,12 +253,46 @@ class Repeating(nn.Module):
         return x
 
 
-def test_a_pass_with_a_use_more_than_the_plan_has_is_refused():
+def test_a_number_that_chooses_layers_makes_a_pass_slow_and_not_wrong(caplog):
     network = Repeating()
+    optimizer = pl.optim.OGN(network, num_data=N, lr=1e-12)
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(N, 4, generator=g), torch.randint(4, (N,), generator=g)
+    for times in (1, 2, 3, 1):
+        expected = {k: torch.zeros_like(p) for k, p in network.named_parameters()}
+        for i in range(N):
+            loss = nn.functional.cross_entropy(network(x[i : i + 1], times), y[i : i + 1])
+            for k, own in zip(expected, torch.autograd.grad(loss, list(network.parameters())), strict=True):
+                expected[k] += own**2 / N
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(network(x, times), y).backward()
+        optimizer._close_draw()
+        for k, v in optimizer.ledger.now.tensors["squares"].items():
+            torch.testing.assert_close(v, expected[k], rtol=1e-4, atol=1e-7)
+    (said,) = caplog.records  # once
+    assert "if times chooses layers, give it as a str" in said.getMessage()
+
+
+def test_with_dropout_a_number_that_chooses_layers_is_refused():
+    network = Repeating()
+    network.drop = nn.Dropout(0.5)
     optimizer = pl.optim.OGN(network, num_data=N)
     network(torch.ones(N, 4), 1).sum().backward()
-    with pytest.raises(pl.NotSupported, match="branch"):
+    with pytest.raises(pl.NotSupported, match="if times chooses layers"):
         network(torch.ones(N, 4), 2)
+    optimizer.zero_grad()
+
+
+def test_a_pass_with_a_use_more_than_the_plan_has_is_refused():
+    class Counting(Repeating):
+        def forward(self, x):
+            return super().forward(x, 1 if x.sum() > 0 else 2)
+
+    network = Counting()
+    optimizer = pl.optim.OGN(network, num_data=N)
+    network(torch.ones(N, 4)).sum().backward()
+    with pytest.raises(pl.NotSupported, match="branch"):
+        network(-torch.ones(N, 4))
     optimizer.zero_grad()
 
 

@@ -16,6 +16,12 @@ class Layout:
     axis: int = 0
     order: str = "own"
 
+    def fits(self, shape: Sequence[int], examples: int, probe: Sequence[int], probes: int) -> bool:
+        """Whether a tensor of this shape has as many positions of each example as the one of fewer examples that it was found on."""
+        if len(shape) != len(probe):
+            return False
+        return shape[self.axis] * probes == probe[self.axis] * examples
+
     def split(self, tensor: Tensor, examples: int) -> Tensor:
         """(N, T, rest...): examples first, then the positions that share their axis, then the other axes in order."""
         if self.order == "own":

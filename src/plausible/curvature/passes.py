@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +17,11 @@ from ..weights.algebra import Weights, under_vmap
 from .eager import without_advice
 from .examples import gradients_by_example
 from .layouts import Layout
-from .recording import Call, Recorder
+from .recording import Call, Course, Recorder
 from .rules.opaque import Opaque
 from .rules.rule import for_columns
+
+PROBES = 3  # examples on which a plan is made and checked
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Plan:
         numbers: The numbers of the tapped uses among all.
         opaque: Numbers of uses that are differentiated alone although there is a rule.
         together: Whether an example by itself would be another one than in its batch.
-        count: How many uses there are, tapped or not.
+        course: Of the pass that it was made of.
     """
 
     calls: tuple[Call, ...]
@@ -42,7 +44,7 @@ class Plan:
     numbers: tuple[int, ...] = ()
     opaque: frozenset[int] = frozenset()
     together: bool = False
-    count: int = 0
+    course: Course = Course((), (), 0, None)
     shapes: dict[Any, list[tuple[torch.Size, torch.dtype]]] = field(default_factory=dict, compare=False)
 
     @property
@@ -50,11 +52,16 @@ class Plan:
         """The unknowns that the output depends on."""
         return self.fallback.union(*(call.names for call in self.calls))
 
-    def followed_by(self, calls: Sequence[Call], count: int) -> bool:
-        """Whether a pass of so many uses, of which `calls` were tapped, used the weights as this plan has it."""
-        same = [c.kind for c in calls] == [c.kind for c in self.calls]
+    def followed_by(self, course: Course, examples: int, names: Collection[str]) -> bool:
+        """Whether a pass of so many examples used the weights of these names as this plan has it."""
+        if self.fallback.issuperset(names):
+            return True
+        own = self.course
         # A use more would go unseen: it has no number in the plan.
-        return same and (not self.calls or count == self.count)
+        if (course.kinds, course.count, course.moved) != (own.kinds, own.count, own.moved):
+            return False
+        each = zip(self.layouts, course.shapes, own.shapes, strict=True)
+        return all(layout.fits(shape, examples, probe, PROBES) for layout, shape, probe in each)
 
     def uses(self, name: str) -> list[tuple[int, str]]:
         """The calls that use an unknown, and as what."""
@@ -84,7 +91,7 @@ class Traced:
         calls: The plan's, as they were in this pass.
         given: What was recorded of the inputs of every call.
         held: Bytes of one column of output gradients of all calls.
-        count: How many uses of weights there were, tapped or not.
+        course: Of the pass.
     """
 
     model: BayesianModel
@@ -98,7 +105,7 @@ class Traced:
     given: Sequence[Any]
     held: int
     pull_back: Callable[[Tensor], Sequence[Tensor]]
-    count: int = 0
+    course: Course = Course((), (), 0, None)
 
     @property
     def examples(self) -> int:
@@ -171,7 +178,7 @@ def run(
     params = {k: v.detach() for k, v in params.items()}
     if model.buffers and model.network.written and not learning:  # a look at the curvature leaves no trace
         model = model.bound(buffers={k: v.clone() for k, v in model.buffers.items()})
-    wanted, count = frozenset(plan.numbers), 0
+    wanted, course = frozenset(plan.numbers), Course((), (), 0, None)
 
     learnt = {k: params[k] for k in names} if learning else {}
 
@@ -179,10 +186,10 @@ def run(
         chosen = lambda number, out: tap(number, out) if number in wanted else None  # noqa: E731
         own = {**params, **leaves}
         recorder = Recorder(*known(model, own, names, key), chosen, plan.opaque, apart)
-        nonlocal count
+        nonlocal course
         with recorder:
             outputs = model.outputs(own, inputs, key)
-        count = recorder.count
+        course = recorder.course(plan.numbers)
         return outputs, recorder
 
     if under_vmap():
@@ -193,7 +200,7 @@ def run(
     else:
         outputs, calls, given, taps, pull = _plain(forward, learnt)
     held = sum(t.numel() * t.element_size() for t in taps)
-    return Traced(model, params, inputs, key, names, plan, outputs, calls, given, held, pull, count)
+    return Traced(model, params, inputs, key, names, plan, outputs, calls, given, held, pull, course)
 
 
 def _plain(forward: Callable[..., tuple[Tensor, Recorder]], learnt: Weights) -> tuple:

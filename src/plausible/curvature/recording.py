@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from ..weights.layer_calls import opened, tensors_in
+from .rearranging import rearranges
 from .rules import find
 from .rules.opaque import Opaque
 
@@ -117,6 +118,23 @@ pytree.register_pytree_node(
 )
 
 
+@dataclass(frozen=True)
+class Course:
+    """What a pass did with weights, as far as its plan has to know.
+
+    Attributes:
+        kinds: Of the tapped uses.
+        shapes: Of their outputs.
+        count: How many uses there were, tapped or not.
+        moved: How many of them there were before data said where rows go; None where they never did.
+    """
+
+    kinds: tuple[Any, ...]
+    shapes: tuple[torch.Size, ...]
+    count: int
+    moved: int | None
+
+
 class Recorder(TorchFunctionMode):
     """Watches one forward pass.
 
@@ -147,6 +165,8 @@ class Recorder(TorchFunctionMode):
         self.count = 0
         self.calls: dict[int, Call] = {}
         self.inputs: dict[int, Any] = {}
+        self.shapes: dict[int, torch.Size] = {}
+        self.moved: int | None = None  # how many uses there were before data said where rows go
         self.lost: set[str] = set()  # unknowns that went where no tap can follow
         self.met = False  # whether a batch norm let examples meet
 
@@ -159,6 +179,8 @@ class Recorder(TorchFunctionMode):
             args = _with_constant_statistics(args) if self.apart else args
         tensors = list(tensors_in((args, kwargs)))
         has_weight = any(id(t) in self.sources for t in tensors)
+        if self.moved is None and rearranges(func, args, kwargs, self._depends_on_no_data):
+            self.moved = self.count
         if all(id(t) in self.sources or id(t) in self.fixed for t in tensors):
             out = func(*args, **kwargs)
             # What the network computes without gradients, such as the vectors of a spectral norm, is a number to it.
@@ -178,6 +200,15 @@ class Recorder(TorchFunctionMode):
         if isinstance(func, types.FunctionType) and func.__module__ == "torch.nn.functional":
             return self._inside(func, args, kwargs)
         return self._opaque(func, args, kwargs)
+
+    def course(self, numbers: Sequence[int]) -> Course:
+        """Of the pass, as far as these uses go."""
+        known = [n for n in numbers if n in self.calls]
+        kinds, shapes = tuple(self.calls[n].kind for n in known), tuple(self.shapes[n] for n in known)
+        return Course(kinds, shapes, self.count, self.moved)
+
+    def _depends_on_no_data(self, t: Any) -> bool:
+        return id(t) in self.fixed or id(t) in self.sources
 
     def _inside(self, func: Any, args: tuple, kwargs: Mapping[str, Any]) -> Any:
         with self:  # it is made of operations that may have rules
@@ -231,7 +262,7 @@ class Recorder(TorchFunctionMode):
         tap = self.tap(number, out)
         if tap is None:
             return out
-        self.calls[number], self.inputs[number] = call, given
+        self.calls[number], self.inputs[number], self.shapes[number] = call, given, out.shape
         if not isinstance(tap, Tensor):
             return out
         return out.add_(tap) if in_place else out + tap

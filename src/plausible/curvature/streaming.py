@@ -64,7 +64,7 @@ class Stream:
         with torch.enable_grad(), self.recorder:
             self._graph: Any = model.outputs(self.params, inputs, key)
         self.outputs = self._graph.detach()
-        self.as_planned = [c.kind for c in self.recorder.calls.values()] == [c.kind for c in plan.calls]
+        self.as_planned = plan.followed_by(self.recorder.course(plan.numbers), len(self.outputs), self.names)
 
     def moments(self, column: Tensor, factors: Tensor) -> tuple[Weights, Weights]:
         """Σ gᵢ and Σ fᵢ gᵢ² of every weight, where the gᵢ are what a column (N, outputs...) pulls back to.

@@ -30,7 +30,7 @@ from ..weights.rng import forked, run_key
 from .eager import eagerly
 from .kept import Kept
 from .layouts import Layout, find_layout
-from .passes import Plan, Traced, known, run
+from .passes import PROBES, Plan, Traced, known, run
 from .precision import WithoutAutocast, whole_products
 from .recent import Recent
 from .recording import Recorder
@@ -41,7 +41,6 @@ __all__ = ["Plan", "Traced", "column_block", "plan_for", "trace"]
 
 log = logging.getLogger("plausible")
 
-PROBES = 3  # examples on which a plan is made and checked
 SHAKE = 0.1  # how much its weights are moved, beside what they start with
 FURTHER = (1.0, 1.0, 1.0, 10.0, 10.0, 10.0)  # and where the outputs seem not to depend on all of them
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}  # of a plan's gradients on these
@@ -65,7 +64,7 @@ def trace(
     names = tuple(model.weight_names if names is None else names)
     plan = plan_for(model, params, inputs, names)
     traced = run(model, params, inputs, key, names, plan, learning=learning)
-    if plan.followed_by(traced.calls, traced.count):
+    if plan.followed_by(traced.course, traced.examples, names):
         return traced
     # The network took another way than on the examples of the plan, so that only plain gradients are safe.
     if plan.together:
@@ -174,7 +173,7 @@ class _Maker:
             raise NotSupported(
                 f"{', '.join(sorted(wrong))}: examples meet in this network in some other way than by a batch norm, so they "
                 "have no gradients of their own; examples are along the first axis of inputs and outputs (batch_first=True "
-                "in layers that ask); keep these weights fixed with parameters=, or use group norm"
+                "in layers that ask), and what is in them does not say where rows go; keep these weights fixed with parameters=, or use group norm"
             )
         return replace(plan, together=True)
 
@@ -204,16 +203,18 @@ class _Maker:
         }  # fmt: skip
         kept = [i for i in range(len(calls)) if connected[i]]
         lost = set(recorder.lost) | {n for i in kept if layouts[i] is None for n in calls[i].names}
+        if recorder.moved is not None:  # from there on, where examples were found is where these few are
+            lost |= {n for i in kept if numbers[i] >= recorder.moved for n in calls[i].names}
         if not self.together:  # a use that seems to do nothing, of weights that do something: it may be asleep
             lost |= {n for i, c in enumerate(connected) if not c for n in calls[i].names if n in self.used}
         plan = Plan(
             tuple(calls[i] for i in kept), tuple(layouts[i] or Layout() for i in kept), frozenset(),
-            tuple(numbers[i] for i in kept), frozenset(odd), count=recorder.count,
+            tuple(numbers[i] for i in kept), frozenset(odd),
         )  # fmt: skip
         if odd:  # operations that their rule cannot read
-            again = self._recorded(frozenset(odd))
-            plan = replace(plan, calls=tuple(again.calls[n] for n in plan.numbers), count=again.count)
-        return plan, lost
+            recorder = self._recorded(frozenset(odd))
+            plan = replace(plan, calls=tuple(recorder.calls[n] for n in plan.numbers))
+        return replace(plan, course=recorder.course(plan.numbers)), lost
 
     def _layouts(self, plan: Plan) -> tuple[list[Layout | None], list[bool]]:
         """Of every use, and whether the outputs depend on it at all."""
@@ -343,9 +344,12 @@ def _without(plan: Plan, lost: set[str]) -> Plan:
     """The plan with some more unknowns in the fallback."""
     fallback = plan.fallback | lost
     kept = [i for i, call in enumerate(plan.calls) if not set(call.names) <= fallback]
+    course = replace(
+        plan.course, kinds=tuple(plan.course.kinds[i] for i in kept), shapes=tuple(plan.course.shapes[i] for i in kept)
+    )
     return Plan(
         tuple(plan.calls[i] for i in kept), tuple(plan.layouts[i] for i in kept), fallback,
-        tuple(plan.numbers[i] for i in kept), plan.opaque, count=plan.count,
+        tuple(plan.numbers[i] for i in kept), plan.opaque, course=course,
     )  # fmt: skip
 
 

@@ -6,9 +6,8 @@ runs with its recorder on, and hooks take the gradients that the user's own `bac
 
 from __future__ import annotations
 
-import copy
 import functools
-import weakref
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,9 +24,12 @@ from ..curvature.passes import Plan, Traced
 from ..curvature.recent import Recent
 from ..curvature.recording import Recorder
 from ..curvature.tracing import plan_for
+from .apart import Apart, apart, joined, told_outputs
 
 if TYPE_CHECKING:
     from .optimizer import BayesianOptimizer
+
+log = logging.getLogger("plausible")
 
 
 class Pass:
@@ -77,7 +79,7 @@ class Pass:
         self.asked = []
 
 
-Planned = tuple[Plan, BayesianModel | None, list[list[str]]]
+Planned = tuple[Plan, list[list[str]]]
 
 
 class Recordings:
@@ -85,11 +87,10 @@ class Recordings:
 
     def __init__(self) -> None:
         self._plans = Recent()
-        # Copies of the network, each for all shapes of inputs; they live as long as a plan that needs one.
-        self._models: weakref.WeakValueDictionary[Any, BayesianModel] = weakref.WeakValueDictionary()
+        self.warned = False
 
     def plan(self, network: nn.Module, names: tuple[str, ...], inputs: Any, others: Mapping[str, Any]) -> Planned:
-        """The plan, the network as a function where it needs one, and for every use the weights used nowhere else."""
+        """The plan, and for every use the weights that are used nowhere else."""
         leaves, spec = pytree.tree_flatten(inputs)
         like = next(network.parameters())
         shapes = tuple((tuple(t.shape[1:]), t.dtype) for t in leaves)
@@ -99,49 +100,32 @@ class Recordings:
 
         def make() -> Planned:
             _refuse_sparse(network, names)
-            model = self._model(kind, network, names, others)
+            # The likelihood is never asked: a plan is about the network alone.
+            model = BayesianModel(apart(network, names, others), Categorical(), parameters=lambda name: name in names)
+            model = model.bound(training=network.training)
+            model.network.spread = len({p.device for p in network.parameters()}) > 1
             params = {k: p.detach() for k, p in network.named_parameters() if k in names}
             with torch.autocast(like.device.type, enabled=False):
                 plan = plan_for(model, params, inputs, names)
             direct = {k: plan.direct(k) for k in names}
-            alone = [[k for k, d in direct.items() if d is not None and d[0] == i] for i in range(len(plan.calls))]
-            # The copy of the network that the model holds is needed no longer where rules do it all.
-            return plan, model if plan.fallback else None, alone
+            return plan, [[k for k, d in direct.items() if d is not None and d[0] == i] for i in range(len(plan.calls))]
 
         return self._plans.get_or_make((*kind, shapes, str(spec)), make)
 
-    def _model(self, kind: Any, network: nn.Module, names: tuple[str, ...], others: Mapping[str, Any]) -> BayesianModel:
-        """The network as a function of its weights and of inputs of any shape."""
-        model = self._models.get(kind)
-        if model is None:
-            # The likelihood is never asked: a plan is about the network alone.
-            model = BayesianModel(_told(network, others), Categorical(), parameters=lambda name: name in names)
-            model = model.bound(training=network.training)
-            model.network.spread = len({p.device for p in network.parameters()}) > 1
-            self._models[kind] = model
-        return model
+    def warn_of_numbers(self, another: str, name: str) -> None:
+        """Say once that passes which take another way than the first of their kind are slow."""
+        if not self.warned:
+            log.warning(
+                "%s, so those of single examples are taken one by one, which is slow; if %s chooses layers, give it as a str",
+                another, name,
+            )  # fmt: skip
+        self.warned = True
 
 
 def _refuse_sparse(network: nn.Module, names: tuple[str, ...]) -> None:
     for name, layer in network.named_modules():
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse and f"{name}.weight" in names:
             raise RuntimeError(f"the gradient of {name}.weight is sparse; build the layer with sparse=False")
-
-
-def _told(network: nn.Module, others: Mapping[str, Any]) -> nn.Module:
-    """The network as a function of the inputs that have examples alone."""
-    # What a hook made of weights in the last pass, as the old weight norm does, can only be copied without its graph.
-    made = {id(t): t.detach() for m in network.modules() for t in vars(m).values() if _is_made(t)}
-    if not others and not made:
-        return network
-    own = copy.deepcopy(network, made)
-    if others:
-        own.forward = functools.partial(own.forward, **others)  # type: ignore[method-assign]
-    return own
-
-
-def _is_made(attribute: Any) -> bool:
-    return isinstance(attribute, Tensor) and not attribute.is_leaf
 
 
 class RecordedPass(Pass):
@@ -151,16 +135,22 @@ class RecordedPass(Pass):
         self, optimizer: BayesianOptimizer, recordings: Recordings, network: nn.Module, inputs: Any, others: Any
     ):
         super().__init__(optimizer, inputs)
-        self.weights = optimizer.weights()
-        self.plan, self.model, self.alone = recordings.plan(network, tuple(self.weights), inputs, others)
+        self.weights, self.recordings = optimizer.weights(), recordings
+        self.plan, self.alone = recordings.plan(network, tuple(self.weights), inputs, others)
+        # Made when it is needed, and before the pass, which may change what modules hold.
+        self._apart = functools.partial(Apart, network, tuple(self.weights), others)
+        self.model = self._apart() if self.plan.fallback else None
+        self.others = others
         wanted = {number: i for i, number in enumerate(self.plan.numbers)}
-        others = [p for p in network.parameters() if not any(p is w for w in self.weights.values())]
-        constants = [*others, *network.buffers()]
+        own = {id(w) for w in self.weights.values()}
+        fixed = [p for p in network.parameters() if id(p) not in own]
+        constants = [*fixed, *network.buffers()]
         self.recorder = Recorder(self.weights, constants, functools.partial(self._tap, wanted), self.plan.opaque)
         self.slopes: list[Any] = [None] * len(self.plan.calls)
         self.shapes: list[Any] = [None] * len(self.plan.calls)
         self.seen: set[str] = set()  # weights that need not be looked at again
-        self.column: Tensor | None = None
+        self.columns: list[Tensor | None] = []  # the gradients of the network's outputs
+        self.like: list[Tensor] = []  # tensors of their shapes, that take no room
         self.begun = self.finished = False
         self.traced: Traced | None = None
 
@@ -191,45 +181,64 @@ class RecordedPass(Pass):
     def expect_gradients(self, output: Any) -> None:
         """Compare the pass with the plan, then wait."""
         recorder = self.recorder
-        calls = [recorder.calls[n] for n in self.plan.numbers if n in recorder.calls]
-        if not self.plan.followed_by(calls, recorder.count):
-            raise NotSupported(
-                "the network uses its weights in another way than on the first inputs of this kind; single examples have "
-                "gradients only where the network does not branch on its inputs"
-            )
-        out = output.logits if hasattr(output, "logits") else output
-        if isinstance(out, Tensor) and out.requires_grad:
-            self._expect_at(out)
+        if not self.plan.followed_by(recorder.course(self.plan.numbers), self.examples, self.weights):
+            self._go_one_by_one()
+        calls = [recorder.calls[n] for n in self.plan.numbers]
+        for place, out in enumerate(told_outputs(output)):
+            self.columns.append(None)
+            self.like.append(torch.zeros((), dtype=out.dtype, device=out.device).expand(out.shape))
+            if out.requires_grad:
+                self._expect_at(out, place)
         given = [pytree.tree_map_only(Tensor, torch.detach, recorder.inputs[n]) for n in self.plan.numbers]
         params = {k: p.detach() for k, p in self.weights.items()}
         self.traced = Traced(
             self.model, params, self.inputs, None, tuple(self.weights), self.plan, _count(self.examples), calls,  # type: ignore[arg-type]
-            given, 0, lambda columns: [s.unsqueeze(0) for s in self.slopes],
+            given, 0, functools.partial(_with_one_column, self.slopes),
         )  # fmt: skip
         self.recorder = None  # type: ignore[assignment] # which holds on to what the pass computed
 
-    def _expect_at(self, out: Tensor) -> None:
-        """Hook the output; where it is a copy in another type, what it is copied from, which a loss inside may be of."""
+    def _go_one_by_one(self) -> None:
+        """Leave the plan, which this pass did not follow, where that is for the numbers it was told."""
+        numbers = [k for k, v in self.others.items() if isinstance(v, int | float) and not isinstance(v, bool)]
+        another = "the network uses its weights in another way than on the first inputs of this kind"
+        if not numbers:
+            raise NotSupported(
+                f"{another}; single examples have gradients only where the network does not branch on its "
+                "inputs, nor cuts them by what is in them"
+            )
+        if self.plan.together:
+            raise NotSupported(
+                f"{another}, and single examples of it have no gradients of their own in training, because of its dropout or "
+                f"batch norms; if {numbers[0]} chooses layers, give it as a str"
+            )
+        self.recordings.warn_of_numbers(another, numbers[0])
+        self.plan, self.alone = Plan((), (), frozenset(self.weights)), []
+        self.slopes, self.shapes, self.model = [], [], self._apart()
+
+    def _expect_at(self, out: Tensor, place: int) -> None:
+        """Hook an output; where it is a copy in another type, what it is copied from, which a loss inside may be of."""
         node: Any = out.grad_fn
-        place = out.output_nr
+        number = out.output_nr
         if node is None or node.name() != "ToCopyBackward0":
-            out.register_hook(self._arrived_at_output)
+            out.register_hook(functools.partial(self._arrived_at_output, place))
             return
         while node.name() == "ToCopyBackward0":
-            ((node, place),) = node.next_functions
+            ((node, number),) = node.next_functions
         dtype = out.dtype
 
         def arrived(gradients: Sequence[Tensor | None]) -> None:
-            if (gradient := gradients[place]) is not None:
-                self._arrived_at_output(gradient.to(dtype))
+            if (gradient := gradients[number]) is not None:
+                self._arrived_at_output(place, gradient.to(dtype))
 
         node.register_prehook(arrived)
 
-    def _arrived_at_output(self, gradient: Tensor) -> None:
-        self._count_once(gradient, again=self.column is not None)
-        self.column = gradient.detach()
+    def _arrived_at_output(self, place: int, gradient: Tensor) -> None:
+        self._count_once(gradient, again=bool(self.columns) and self.columns[place] is not None)
+        self.columns[place] = gradient.detach()
 
     def _arrived(self, place: int, gradient: Tensor) -> None:
+        if not self.plan.calls:  # it was left
+            return
         self._count_once(gradient, again=bool(self.slopes) and self.slopes[place] is not None)
         self.slopes[place] = gradient.detach()
         if not self.asked:
@@ -264,27 +273,32 @@ class RecordedPass(Pass):
             return
         assert self.traced is not None
         if not self.counted:  # the inputs' gradients alone were asked for: nothing of the weights' is in `.grad`
-            self.begun, self.column, self.slopes = False, None, [None] * len(self.slopes)
+            self.begun, self.slopes[:] = False, [None] * len(self.slopes)
+            self.columns = [None] * len(self.columns)
             return
         self.finished = True
         for i, slope in enumerate(self.slopes):
             if slope is None:  # the loss does not depend on this use
                 dtype, device, shape = self.shapes[i]
                 self.slopes[i] = torch.zeros((), dtype=dtype, device=device).expand(shape)
-        column = self.column
-        if column is None:
-            if self.plan.fallback:
-                raise NotSupported(
-                    f"the gradients of {', '.join(sorted(self.plan.fallback))} are taken example by example, from that of "
-                    "the network's output; let the network return one tensor, or an object with .logits"
-                )
-            column = _count(self.examples)
+        column = self._column()
         with torch.no_grad():
             rest = [k for k in self.weights if k not in self.seen and k in self.plan.reached]
             self.optimizer.measure(self.traced, column.unsqueeze(0), rest)
         if self.optimizer.witness is not None:
             self.optimizer.witness.stand()
-        self.traced, self.slopes, self.column = None, [], None
+        self.traced, self.slopes, self.columns, self.model = None, [], [], None
+
+    def _column(self) -> Tensor:
+        """The gradient of the network's outputs, as one tensor."""
+        if any(c is not None for c in self.columns):
+            return joined([z if c is None else c for c, z in zip(self.columns, self.like, strict=True)])
+        if self.plan.fallback:
+            raise NotSupported(
+                f"the gradients of {', '.join(sorted(self.plan.fallback))} are taken example by example, from those of the "
+                "network's outputs, and there are none; let the network return what the loss is made of"
+            )
+        return _count(self.examples)
 
 
 def _some_are_asked_for(weights: Sequence[Tensor]) -> bool:
@@ -293,6 +307,11 @@ def _some_are_asked_for(weights: Sequence[Tensor]) -> bool:
         return not weights or not torch._C._will_engine_execute_node(get_gradient_edge(weights[0]).node)  # type: ignore[attr-defined]
     except RuntimeError:  # it does not say so of leaves in `autograd.grad`
         return True
+
+
+def _with_one_column(slopes: list[Any], columns: Tensor) -> list[Tensor]:
+    """What was gathered, whatever the columns: a pass is not to hold on to itself."""
+    return [s.unsqueeze(0) for s in slopes]
 
 
 def _count(examples: int) -> Tensor:
