@@ -17,7 +17,7 @@ class Layout:
     order: str = "own"
 
     def fits(self, shape: Sequence[int], examples: int, probe: Sequence[int], probes: int) -> bool:
-        """Whether a tensor of this shape has as many positions of each example as the one of fewer examples that it was found on."""
+        """Whether a tensor of this shape has as many positions for each example as the one, of `probes`, that it was found on."""
         if len(shape) != len(probe):
             return False
         return shape[self.axis] * probes == probe[self.axis] * examples

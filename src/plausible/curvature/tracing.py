@@ -173,7 +173,8 @@ class _Maker:
             raise NotSupported(
                 f"{', '.join(sorted(wrong))}: examples meet in this network in some other way than by a batch norm, so they "
                 "have no gradients of their own; examples are along the first axis of inputs and outputs (batch_first=True "
-                "in layers that ask), and what is in them does not say where rows go; keep these weights fixed with parameters=, or use group norm"
+                "in layers that ask), and what is in them does not say where rows go; keep these "
+                "weights fixed with parameters=, or use group norm"
             )
         return replace(plan, together=True)
 
