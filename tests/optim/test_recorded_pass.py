@@ -433,3 +433,73 @@ def test_a_network_that_returns_its_loss_is_told_what_to_return():
     with pytest.raises(pl.NotSupported, match="one row for every example"):
         network(torch.randn(N, 4), torch.randint(2, (N,)))
     assert optimizer.ledger.now.examples == 0
+
+
+class Heads(nn.Module):
+    """Several outputs, each with a loss of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.one, self.other = nn.Linear(4, 5), nn.Linear(5, 2), nn.Linear(5, 3)
+
+    def forward(self, x):
+        hidden = self.body(x).tanh()
+        return {"class": self.one(hidden), "rest": (self.other(hidden), torch.zeros(len(x), dtype=torch.long))}
+
+
+class WithAnOperationOfItsOwn(Heads):
+    def __init__(self):
+        super().__init__()
+        self.odd = nn.Parameter(torch.randn(3, 3))
+
+    def forward(self, x):
+        out = super().forward(x)
+        return out["class"], torch.einsum("bi,oi->bo", out["rest"][0], self.odd)
+
+
+def both(output, y):
+    first, second = (output["class"], output["rest"][0]) if isinstance(output, dict) else output
+    return nn.functional.cross_entropy(first, y, reduction="none") + second.square().sum(1)
+
+
+@pytest.mark.parametrize("make", [Heads, WithAnOperationOfItsOwn])
+@pytest.mark.parametrize("part", ["both", "first"])
+def test_a_network_may_return_several_tensors(make, part):
+    torch.manual_seed(0)
+    network = make().double()
+    g = torch.Generator().manual_seed(1)
+    x, y = torch.randn(N, 4, generator=g).double(), torch.randint(2, (N,), generator=g)
+
+    def losses(output, y):
+        if part == "both":
+            return both(output, y)
+        first = output["class"] if isinstance(output, dict) else output[0]
+        return nn.functional.cross_entropy(first, y, reduction="none")
+
+    expected = {k: torch.zeros_like(p) for k, p in network.named_parameters()}
+    for i in range(N):
+        own = torch.autograd.grad(
+            losses(network(x[i : i + 1]), y[i : i + 1]).sum(), list(network.parameters()), allow_unused=True
+        )
+        for k, found in zip(expected, own, strict=True):
+            expected[k] += 0.0 if found is None else found**2 / N
+    optimizer = pl.optim.OGN(network, num_data=N, lr=1e-12)
+    losses(network(x), y).mean().backward()
+    optimizer._close_draw()
+    for k, v in expected.items():
+        found = optimizer.ledger.now.tensors["squares"].get(k, torch.zeros_like(v))
+        torch.testing.assert_close(found, v, rtol=1e-9, atol=1e-14, msg=k)
+
+
+def test_several_tensors_must_all_have_examples_in_front():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.LSTM(4, 3, num_layers=2, batch_first=True)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    optimizer = pl.optim.OGN(Recurrent(), num_data=N)
+    with pytest.raises(pl.NotSupported, match=r"one row for every example.*\(3, 5, 3\), \(2, 3, 3\)"):
+        optimizer.network(torch.randn(N, 5, 4))
