@@ -147,3 +147,50 @@ def test_ivon_says_when_its_width_is_still_that_of_the_start():
     assert not optimizer.posterior(model(network)).diagnostics().ok
     loop(optimizer, *data(), steps=30)
     assert optimizer.posterior(model(network)).diagnostics().ok
+
+
+class WithARest(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.fixed = nn.Linear(3, 1), nn.Linear(1, 1).requires_grad_(False)
+        self.register_buffer("shift", torch.zeros(()))
+
+    def forward(self, x):
+        return self.fixed(self.layer(x)) + self.shift
+
+
+@every
+@pytest.mark.parametrize("what", ["shift", "fixed.weight"])
+def test_a_model_that_was_made_before_the_rest_of_the_network_changed_is_refused(name, what):
+    torch.manual_seed(0)
+    network = WithARest().double()
+    early = model(network)
+    optimizer = make(name, network)
+    loop(optimizer, *data(), steps=3)
+    assert optimizer.posterior(early) is not None
+    with torch.no_grad():
+        network.get_parameter(what).add_(1.0) if "." in what else network.shift.add_(1.0)
+    with pytest.raises(ValueError, match=f"{what}: the network has other values than when the model was made"):
+        optimizer.posterior(early)
+    assert optimizer.posterior(model(network)) is not None
+
+
+def test_a_weight_that_was_frozen_meanwhile_is_called_so():
+    network = mlp()
+    optimizer = make("IVON", network)
+    loop(optimizer, *data(), steps=2)
+    network[0].requires_grad_(False)
+    with pytest.raises(ValueError, match=r"0\.bias, 0\.weight: frozen since the optimiser was made"):
+        optimizer.posterior(model(network))
+    network[0].requires_grad_(True)
+    assert optimizer.posterior(model(network)) is not None
+
+
+def test_a_short_run_says_that_the_first_batch_decides_the_width():
+    for beta in (0.999, 0.5):
+        optimizer = make("VOGN", mlp(), betas=(0.9, beta))
+        loop(optimizer, *data(), steps=5)
+        said = optimizer.posterior(model(optimizer.network)).diagnostics()
+        kept = "with betas[1]=0.999 the curvature still has 100% of the first batch's squared gradients"
+        assert said.ok == (beta == 0.5)
+        assert any(kept in m for m in said.messages) == (beta == 0.999)

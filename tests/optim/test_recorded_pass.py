@@ -503,3 +503,36 @@ def test_several_tensors_must_all_have_examples_in_front():
     optimizer = pl.optim.OGN(Recurrent(), num_data=N)
     with pytest.raises(pl.NotSupported, match=r"one row for every example.*\(3, 5, 3\), \(2, 3, 3\)"):
         optimizer.network(torch.randn(N, 5, 4))
+
+
+class ListOfImages(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv2d(3, 2, 3)
+
+    def forward(self, images):
+        return torch.stack([self.layer(i[None]).mean((-1, -2))[0] for i in images])
+
+
+@pytest.mark.parametrize("kind", [pl.optim.IVON, pl.optim.SGLD])
+def test_channels_of_images_in_a_list_are_no_examples(kind):
+    optimizer = kind(ListOfImages(), num_data=12, reduction="sum")
+    with pytest.raises(ValueError, match=r"here 3, and the network returned 12.*torch\.stack"), optimizer.sampled():
+        optimizer.network([torch.randn(3, 8, 8) for _ in range(12)])
+
+
+def test_entries_of_one_example_are_no_examples():
+    optimizer = pl.optim.IVON(nn.Linear(4, 2), num_data=12, reduction="sum")
+    with pytest.raises(ValueError, match=r"here 4, and the network returned 2.*unsqueeze"), optimizer.sampled():
+        optimizer.network(torch.randn(4))
+
+
+def test_a_mask_without_examples_is_explained():
+    class Masked(nn.Linear):
+        def forward(self, x, mask):
+            return super().forward(x @ mask)
+
+    optimizer = pl.optim.OGN(Masked(4, 2), num_data=12)
+    with pytest.raises(RuntimeError) as error:
+        optimizer.network(torch.randn(4, 4), torch.ones(4, 4))
+    assert any("every input is cut along its first axis" in note for note in error.value.__notes__)

@@ -278,3 +278,64 @@ def test_a_copy_made_between_draws_goes_on(name):
     for own in (optimizer, copied):
         loop(own, x, y, steps=2)
     assert_equal(weights(copied.network), weights(network))
+
+
+def logged(network, x, y):
+    torch.autograd.grad(losses(network, x, y).mean(), list(network.parameters()))
+
+
+def cleared_by_the_network(network, x, y):
+    losses(network, x, y).mean().backward()
+    network.zero_grad()
+
+
+def cleared_by_hand(network, x, y):
+    losses(network, x, y).mean().backward()
+    for p in network.parameters():
+        p.grad = None
+
+
+@every
+@pytest.mark.parametrize("before", [logged, cleared_by_the_network, cleared_by_hand])
+def test_gradients_that_no_step_is_made_of_count_for_nothing(name, before):
+    """Looked at, to log their size, or cleared again, inside the same draw."""
+    x, y = data()
+    found = []
+    for first in (None, before):
+        optimizer = make(name, mlp())
+        for _ in range(4):
+            optimizer.zero_grad()
+            with optimizer.sampled():
+                if first is not None:
+                    first(optimizer.network, x, y)
+                losses(optimizer.network, x, y).mean().backward()
+            optimizer.step()
+        found.append(optimizer)
+    assert_close(weights(found[1].network), weights(found[0].network), 1e-12)
+    if hasattr(found[0], "scales"):
+        assert_close(found[1].scales(), found[0].scales(), 1e-12)
+
+
+@every
+def test_gradients_set_by_hand_are_those_of_a_step(name):
+    x, y = data()
+    found = []
+    for by_hand in (False, True):
+        optimizer = make(name, mlp())
+        network = optimizer.network
+        for _ in range(4):
+            optimizer.zero_grad()
+            with optimizer.sampled():
+                if by_hand:
+                    parts = [
+                        torch.autograd.grad(losses(network, x[i::2], y[i::2]).mean() / 2, list(network.parameters()))
+                        for i in range(2)
+                    ]
+                    for p, *own in zip(network.parameters(), *parts, strict=True):
+                        p.grad = own[0] + own[1]
+                else:
+                    for i in range(2):
+                        (losses(network, x[i::2], y[i::2]).mean() / 2).backward()
+            optimizer.step()
+        found.append(weights(network))
+    assert_close(found[1], found[0], 1e-12)

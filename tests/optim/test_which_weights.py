@@ -132,3 +132,19 @@ def test_a_sparse_gradient_is_refused_with_the_way_out(name):
 def test_a_prior_in_the_place_of_its_precision_is_refused_in_words():
     with pytest.raises(TypeError, match="prior_precision must be a number, 1 / scale² of a normal prior, got Normal"):
         pl.optim.IVON(mlp(), num_data=N, prior_precision=pl.priors.Normal(scale=1.0))
+
+
+@every
+@pytest.mark.parametrize("first", ["body", "all"])
+def test_layers_may_be_frozen_at_first_and_trained_later(name, first):
+    """A head is warmed up before its body is trained with it."""
+    network, (x, y) = mlp(), data()
+    optimizer = make(name, network)
+    before = weights(network)
+    (network[0] if first == "body" else network).requires_grad_(False)
+    if first == "body":
+        loop(optimizer, x, y, steps=2)
+        assert all(torch.equal(v, before[k]) for k, v in weights(network).items() if k.startswith("0"))
+    network.requires_grad_(True)
+    loop(optimizer, x, y, steps=3)
+    assert all(not torch.equal(v, before[k]) for k, v in weights(network).items())

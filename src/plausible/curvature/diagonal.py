@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..weights.algebra import Weights
+from ..weights.algebra import Weights, wide_zeros
 from .rules.rule import blocks_of, room
 from .tracing import Traced
 
@@ -34,7 +34,8 @@ def squares(
         i, role = direct
         rule = plan.calls[i].rule
         own = rule.weight_squares if role == "weight" else rule.bias_squares
-        found[name] = own(traced.given[i], slopes[i], plan.layouts[i], traced.examples).to(traced.params[name].dtype)
+        each = own(traced.given[i], slopes[i], plan.layouts[i], traced.examples)
+        found[name] = each.to(torch.promote_types(traced.params[name].dtype, torch.float32))
     if together:
         found.update(_added_up_first(traced, slopes, columns, together))
     return {name: found[name] for name in names}
@@ -44,8 +45,8 @@ def _added_up_first(traced: Traced, slopes: list[Tensor], columns: Tensor, names
     """Weights with several uses: an example's gradients are added up before they are squared."""
     used = sum(call.size for call in traced.calls if not set(names).isdisjoint(call.names))
     numbers = columns.shape[0] * (used + sum(traced.params[n].numel() for n in names))
-    found = {n: torch.zeros_like(traced.params[n]) for n in names}
+    found = {n: wide_zeros(traced.params[n]) for n in names}
     for begin, end in blocks_of(traced.examples, numbers * columns.element_size(), room(columns.device)):
         each = traced.gradients(slopes, columns, names, begin, end)
-        found = {n: found[n] + each[n].square().sum((0, 1)) for n in names}
+        found = {n: found[n] + each[n].to(found[n].dtype).square().sum((0, 1)) for n in names}
     return found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from ..core.method import require
 from ..core.model import BayesianModel
 from ..core.posteriors import Posterior
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 def answer(optimizer: BayesianOptimizer, model: BayesianModel) -> Posterior:
     """What was inferred, with the norm statistics that the network has now."""
     require_same_weights(optimizer, model)
+    require_same_rest(optimizer, model)
     warn_of_another_prior(type(optimizer).__name__, optimizer.param_groups, model)
     mean = optimizer.means()
     found = optimizer._posterior(
@@ -39,6 +42,12 @@ def require_same_weights(optimizer: BayesianOptimizer, model: BayesianModel) -> 
     other = {k: tuple(w.shape) for k, w in model.start.items()}
     if own != other:
         differ = sorted(k for k in own.keys() | other.keys() if own.get(k) != other.get(k))
+        frozen = [k for k in differ if k in own and not optimizer.weights()[k].requires_grad]
+        if frozen:
+            raise ValueError(
+                f"{', '.join(frozen)}: frozen since the optimiser was made, and so no unknown of the model; call "
+                "requires_grad_(True) before the model is made"
+            )
         raise ValueError(
             f"the model's unknowns must be the weights that were trained; they differ in {', '.join(differ)}: give "
             "pl.BayesianModel the same network, not its compiled or parallel form, and numbers for scales of noise and prior"
@@ -48,3 +57,23 @@ def require_same_weights(optimizer: BayesianOptimizer, model: BayesianModel) -> 
         model.temperature == temperature,
         f"the model has temperature {model.temperature} and {type(optimizer).__name__} had {temperature}; make them one",
     )
+
+
+def require_same_rest(optimizer: BayesianOptimizer, model: BayesianModel) -> None:
+    """Raise where what is no unknown, and no norm's statistics, is not what the network has now."""
+    network, copy = bare(optimizer.network), model.network
+    now = {**dict(network.named_buffers()), **{k: p for k, p in network.named_parameters() if k not in model.start}}
+    then = {**copy.buffers, **copy.parameters}
+    changed = sorted(k for k, t in now.items() if k not in copy.statistics and not _same(t, then.get(k)))
+    if changed:
+        raise ValueError(
+            f"{', '.join(changed)}: the network has other values than when the model was made, with which predictions would be "
+            "others; make the model when training is over: optimizer.posterior(pl.BayesianModel(network, ...))"
+        )
+
+
+def _same(own: Tensor, other: Tensor | None) -> bool:
+    if other is None or own.shape != other.shape:
+        return False
+    own, other = own.detach(), other.detach().to(own.device)
+    return bool(((own == other) | ((own != own) & (other != other))).all())

@@ -44,6 +44,11 @@ class Chain(BayesianOptimizer):
         )  # fmt: skip
 
     @property
+    def random(self) -> bool:
+        """Every step draws."""
+        return True
+
+    @property
     def burn_in(self) -> int | None:
         """Steps before the first draw that is kept."""
         return self.param_groups[0]["burn_in"]

@@ -16,7 +16,7 @@ from ..inference.natural_gradient import fused_ivon
 from ..inference.natural_gradient.answer import checked, judged
 from ..inference.natural_gradient.gaussian_prior import GaussianPrior, deviations
 from ..inference.natural_gradient.ivon import ivon_step_
-from ..weights.algebra import Weights
+from ..weights.algebra import Weights, like, wide_zeros
 from ..weights.rng import Keys
 from .checks import betas_in_range, number
 from .groups import group_weights
@@ -63,7 +63,9 @@ class IVON(BayesianOptimizer):
         mean = self.ledger.mean[name] if self.ledger.mean is not None else self.state[weight].get("mean")
         if mean is not None and weight.grad is not None:
             own = self.ledger.now.tensors.setdefault("products", {})
-            own[name] = (weight.detach() - mean).mul_(weight.grad)  # of all that has come so far
+            shift = weight.detach() - mean
+            wide = torch.promote_types(shift.dtype, torch.float32)
+            own[name] = shift.to(wide).mul_(weight.grad)  # of all that has come so far
 
     def _close_draw(self) -> None:
         """See the gradients that were put there by hand, too."""
@@ -82,8 +84,7 @@ class IVON(BayesianOptimizer):
         for p in weights.values():
             own = self.state[p]
             if "curvature" not in own:
-                own["momentum"] = torch.zeros_like(p, requires_grad=False)
-                own["curvature"] = torch.full_like(p, group["hess_init"], requires_grad=False)
+                own["momentum"], own["curvature"] = wide_zeros(p), wide_zeros(p) + group["hess_init"]
         return weights
 
     def _rescale(self) -> float:
@@ -99,7 +100,7 @@ class IVON(BayesianOptimizer):
             curvature = {k: self.state[p]["curvature"] for k, p in self._begin(group).items()}
             prior = GaussianPrior(dict.fromkeys(curvature, group["prior_precision"]))
             metrics.update(prior.metric(curvature, self.num_data))
-        return deviations(metrics, self.num_data)
+        return like(self.weights(), deviations(metrics, self.num_data))
 
     def _deviation(self, rng: Keys) -> Weights:
         noise, scales = rng.normal_like(self.weights()), self.scales()

@@ -29,7 +29,7 @@ from ..inference.natural_gradient.kronecker_preconditioner import (
     squared,
 )
 from ..weights import tree
-from ..weights.algebra import Weights, scale_
+from ..weights.algebra import Weights, scale_, wide_zeros
 from .checks import number, whole
 from .measured import averages, require_measured
 from .optimizer import BayesianOptimizer, Part
@@ -172,7 +172,7 @@ class KroneckerOptimizer(BayesianOptimizer):
         """With zeros for weights that no gradient ever came to."""
         found = self.factors()
         covered = {k for key in found["blocks"] for k in key.split(JOINED)} | found["diagonal"].keys()
-        rest = {k: torch.zeros_like(p) for k, p in self.weights().items() if k not in covered}
+        rest = {k: wide_zeros(p) for k, p in self.weights().items() if k not in covered}
         return {"blocks": found["blocks"], "diagonal": {**found["diagonal"], **rest}}
 
     def _prior(self) -> dict[str, float]:
@@ -189,11 +189,6 @@ class KroneckerOptimizer(BayesianOptimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on as the optimiser did whose state it is."""
         super().load_state_dict(state_dict)
-        # torch rounds a state to the type of its weight, but factors of a half-precision network are sums in float32.
-        numbers = [n for g in state_dict["param_groups"] for n in g["params"]]
-        for n, p in zip(numbers, [p for g in self.param_groups for p in g["params"]], strict=True):
-            for what in {"rows", "columns", "diagonal"} & self.state[p].keys() if p.element_size() < 4 else ():
-                self.state[p][what] = state_dict["state"][n][what].to(p.device, copy=True)
         self._forget_metric()
 
     # --- the step ---
@@ -202,14 +197,14 @@ class KroneckerOptimizer(BayesianOptimizer):
         if self.measures:
             self._look()
         weights, first = self.weights(), self.param_groups[0]
-        uphill: Weights = {k: torch.zeros_like(p) for k, p in weights.items()}
+        uphill: Weights = {k: wide_zeros(p) for k, p in weights.items()}
         for part in parts:
             pull = part.prior.pull(part.params)
             uphill.update({k: -(g * self.num_data + pull[k]) for k, g in part.gradient.items()})
         beta, count = first["momentum"], first["step"] + 1
         momentum: Weights = {}
         for k, p in weights.items():
-            before = self.state[p].get("first", torch.zeros_like(p))
+            before = self.state[p].get("first", wide_zeros(p))
             momentum[k] = self.state[p]["first"] = before * beta + (1 - beta) * uphill[k]
         step = precondition(self._inverse(first["damping"]), momentum)
         home = next(iter(step.values())).device

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -35,6 +36,7 @@ class Ledger:
         inside: Whether a draw made by `sampled()` is in the network now.
         draws: How many draws the gradients are the average of.
         now: What was measured at the draw that is in the network now.
+        by_hand: The same of gradients that `autograd.grad` gave, which count where none came into `.grad` by themselves.
         done: The same of the draws before, each times its number of examples where the loss is a mean.
         mean: The mean that the draw made by `sampled()` is around.
         waiting: Whether the end of a backward pass is waited for.
@@ -44,6 +46,7 @@ class Ledger:
     inside: bool = False
     draws: int = 0
     now: Sums = field(default_factory=Sums)
+    by_hand: Sums = field(default_factory=Sums)
     done: Sums = field(default_factory=Sums)
     mean: Mapping[str, Tensor] | None = None
     waiting: bool = False
@@ -57,12 +60,33 @@ class Ledger:
     def set_aside(self) -> tuple[int, Sums]:
         """Forget all that was measured, and give the number of draws and the sums of them."""
         known = self.draws, self.done
-        self.draws, self.now, self.done, self.waiting = 0, Sums(), Sums(), False
+        self.draws, self.done = 0, Sums()
+        self.forget_draw()
         return known
 
     def forget_draw(self) -> None:
         """Forget what was measured at the draw that is in the network now."""
-        self.now, self.waiting = Sums(), False
+        self.now, self.by_hand, self.waiting = Sums(), Sums(), False
+
+    @contextmanager
+    def noting(self, by_hand: bool) -> Iterator[None]:
+        """Write what is measured inside where it belongs."""
+        if not by_hand:
+            yield
+            return
+        self.now, self.by_hand = self.by_hand, self.now
+        try:
+            yield
+        finally:
+            self.now, self.by_hand = self.by_hand, self.now
+
+    def settle(self) -> None:
+        """Decide which gradients count: some that were looked at, to log their size, are nothing to the step."""
+        if not self.now.examples:
+            self.now.examples = self.by_hand.examples
+            for what, values in self.by_hand.tensors.items():
+                self.now.add(what, values)
+        self.by_hand = Sums()
 
     def close_draw(self) -> None:
         """Count the draw that is in the network now."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..core.errors import NotSupported
-from ..weights.algebra import Weights
+from ..weights.algebra import Weights, wide_zeros
 
 if TYPE_CHECKING:
     from .optimizer import BayesianOptimizer
@@ -29,7 +29,7 @@ def averages(optimizer: BayesianOptimizer, what: str, power: int, names: Iterabl
     ledger, weights, names = optimizer.ledger, optimizer.weights(), list(names)
     found = ledger.done.tensors.get(what, {})
     require_measured(optimizer, (k for k in names if k not in found))
-    values = [found[k] if k in found else torch.zeros_like(weights[k]) for k in names]
+    values = [found[k] if k in found else wide_zeros(weights[k]) for k in names]
     count = ledger.draws if optimizer.reduction == "mean" else ledger.done.examples
     share, scaled = 1.0 / (count or 1), None if optimizer.witness is None else optimizer.witness.factor()
     if scaled is not None:

@@ -26,11 +26,12 @@ from .answers import answer
 from .checks import number, require_network, whole
 from .gradients import snapshot, unchanged
 from .groups import group_weights, grouped
+from .holding import Placed, versions, warn_if_written
 from .ledger import Ledger, averaged_
 from .networks import bare, warn_of_strangers
 from .parts import Part, parts
 from .processes import bring_together
-from .saved import require_fitting
+from .saved import keep_precision, require_fitting
 from .watcher import Hooks
 from .witness import NAME, Witness
 
@@ -85,10 +86,12 @@ class BayesianOptimizer(Optimizer):
         super().__init__(groups, {**own, "step": 0, "call": 0, "held": False})
         self.complete = True
         self._hooks: Hooks | None = None
+        self._placed: Placed | None = None
         self._listen()
 
     def _listen(self) -> None:
         """Hook the network, unless that is done; of a copy not before all of it is there."""
+        self.abandon_passes()
         if self._hooks is None and "_forward_hooks" in vars(self.network):
             self._hooks = Hooks(self)
 
@@ -137,6 +140,11 @@ class BayesianOptimizer(Optimizer):
         """Whether gradients are taken at draws."""
         return type(self)._deviation is not BayesianOptimizer._deviation
 
+    @property
+    def random(self) -> bool:
+        """Whether anything is drawn."""
+        return self.draws_weights
+
     @contextmanager
     def sampled(self) -> Iterator[None]:
         """Run and differentiate the network at weights drawn from q; the mean is back at the end, whatever happens.
@@ -152,13 +160,13 @@ class BayesianOptimizer(Optimizer):
         try:
             self._place_draw(mean)
             yield
-            self._close_draw()
-            self.ledger.close_draw()
+            self._end_draw()
             if earlier is not None:
                 averaged_(weights, earlier, self.ledger.draws)
             self.ledger.gradients.close_draw(self.weights())
             counted = True
         finally:
+            self.abandon_passes()
             self.ledger.inside, self.ledger.mean = False, None
             if not counted:  # something was raised
                 self.ledger.forget_draw()
@@ -167,6 +175,25 @@ class BayesianOptimizer(Optimizer):
             if back is not None:
                 with torch.no_grad():
                     torch._foreach_copy_(weights, back)
+                if self._placed is not None:
+                    self._placed = Placed(self._placed.call, versions(self))
+
+    def _end_draw(self) -> None:
+        """Count the draw that is in the network, and what was measured at it."""
+        self.ledger.settle()
+        self._close_draw()
+        self.ledger.close_draw()
+
+    def abandon_passes(self) -> None:
+        """End what Ctrl-C broke off."""
+        if self._hooks is not None and self._hooks.watcher is not None:
+            self._hooks.watcher.abandon()
+
+    def _require_no_draw(self, what: str) -> None:
+        if self.ledger.inside:
+            raise RuntimeError(
+                f"{what} is inside `with optimizer.sampled():`, where weights are a draw, and belongs after it"
+            )
 
     def _open_draw(self) -> list[Tensor | None] | None:
         """Set the gradients of earlier draws aside, if there are any."""
@@ -188,16 +215,23 @@ class BayesianOptimizer(Optimizer):
     @torch.no_grad()
     def _place_draw(self, mean: Mapping[str, Tensor]) -> None:
         """Put a fresh draw into the network. In place: a backward pass through weights that are gone is then an error."""
-        deviation = self._deviation(self._rng(self._spend()))
+        call = self._spend()
+        deviation = self.deviation_of(call)
         if deviation is None:
             return
         weights = self.weights()
         torch._foreach_copy_(list(weights.values()), [mean[k] for k in weights])
         if deviation:
             torch._foreach_add_([weights[k] for k in deviation], list(deviation.values()))
+        self._placed = Placed(call, versions(self)) if self.held and not self.ledger.inside else None
+
+    def deviation_of(self, call: int) -> Weights | None:
+        """The draw of this step with that number, less the mean."""
+        return self._deviation(self._rng(call))
 
     def train(self) -> None:
         """Hold a draw in the network from now on, and a fresh one after every step, for loops that call `step()` bare."""
+        self._require_no_draw("optimizer.train()")
         self._listen()
         if not self.draws_weights or self.held:
             return
@@ -209,8 +243,10 @@ class BayesianOptimizer(Optimizer):
 
     def eval(self) -> None:
         """Hold the mean in the network from now on."""
+        self._require_no_draw("optimizer.eval()")
         if not self.held:
             return
+        warn_if_written(self, self._placed)
         weights, mean = self.weights(), self.means()
         with torch.no_grad():
             torch._foreach_copy_(list(weights.values()), [mean[k] for k in weights])
@@ -263,14 +299,15 @@ class BayesianOptimizer(Optimizer):
         loss = None if closure is None else self._run(closure)
         if ledger.draws == 0:
             if self.held or not self.draws_weights:
-                self._close_draw()
-                ledger.close_draw()
+                self._end_draw()
             else:
                 raise RuntimeError(
                     "no weights were drawn since the last step: run the network and backward inside `with "
                     "optimizer.sampled():`, give step a closure, or call optimizer.train() before the loop"
                 )
         ledger.gradients.require_none_outside(self.weights())
+        if self.held:
+            warn_if_written(self, self._placed)
         try:
             bring_together(self)
             self._update(parts(self))
@@ -352,14 +389,22 @@ class BayesianOptimizer(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
+        self._placed = None
         if "network" in state:  # of a copy; `load_state_dict` comes here as well
             self._hooks = None
             self._listen()
 
+    def state_dict(self) -> dict[str, Any]:
+        """All that there is between two steps; gradients that wait for theirs are no part of it."""
+        self._require_no_draw("state_dict()")
+        return super().state_dict()
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on as the optimiser did whose state it is; no tensor is shared with it."""
+        self._require_no_draw("load_state_dict()")
         require_fitting(self, state_dict)
         super().load_state_dict(copy.deepcopy(state_dict))
+        keep_precision(self, state_dict)
         self._set("method", type(self).__name__)
         self.ledger.clear()
 

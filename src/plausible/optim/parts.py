@@ -21,7 +21,8 @@ class Part(NamedTuple):
     Attributes:
         group: Its numbers.
         params: The mean (or the point of a chain), to be written into.
-        gradient: Of the mean negative log likelihood; the network's own tensors where nothing had to be multiplied.
+        gradient: Of the mean negative log likelihood, in float32 at least; the network's own tensors where nothing had to be
+            multiplied.
         prior: Of these weights.
     """
 
@@ -39,7 +40,8 @@ def parts(optimizer: BayesianOptimizer) -> list[Part]:
         for k, p in own.items():
             if p.grad.is_sparse:  # type: ignore[union-attr]
                 raise RuntimeError(f"the gradient of {k} is sparse; build the layer with sparse=False")
-        gradients: list[Any] = [p.grad for p in own.values()]
+        # Averages over many steps are lost in half precision.
+        gradients: list[Any] = [p.grad if p.element_size() >= 4 else p.grad.float() for p in own.values()]  # type: ignore[union-attr]
         if factor != 1.0 and gradients:
             gradients = list(torch._foreach_mul(gradients, factor))
         require_finite_gradients(dict(zip(own, gradients, strict=True)), group["step"])

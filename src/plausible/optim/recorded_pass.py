@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,7 +43,7 @@ class Pass:
             raise ValueError(
                 "the batch is empty, so there is nothing to learn from; skip it, or let the loader drop it"
             )
-        self.counted = False
+        self.counted = self.by_hand = False
         self.asked: list[Any] = []  # hooks of the weights, where some gradients alone are asked for
 
     def begin(self) -> None:
@@ -53,16 +54,34 @@ class Pass:
 
     def expect_gradients(self, output: Any) -> None:
         """Hook every output that can be differentiated."""
+        self._require_rows(output)
         for t in pytree.tree_leaves(output):
             if isinstance(t, Tensor) and t.requires_grad:
                 t.register_hook(self._reached)
+
+    def _require_rows(self, output: Any) -> None:
+        """Raise where what was counted were no examples: channels of images in a list, or entries of one without company."""
+        given = list(self.inputs.values()) if isinstance(self.inputs, Mapping) else list(self.inputs)
+        for out in told_outputs(output):
+            rows = len(out) if out.dim() else 1
+            listed = any(isinstance(g, tuple | list) and len(g) == rows for g in given)
+            bare = out.dim() < 2 and all(
+                isinstance(g, Tensor) and g.dim() == 1 and g.is_floating_point() for g in given
+            )
+            if rows != self.examples and (listed or bare):
+                raise ValueError(
+                    f"examples are counted along the first axis of the inputs, here {self.examples}, and the network returned "
+                    f"{rows}; give it one tensor with examples in front, such as torch.stack(images) or x.unsqueeze(0)"
+                )
 
     def _reached(self, gradient: Tensor) -> None:
         if self.counted or self.asked:
             return
         weights = [w for w in self.optimizer.weights().values() if w.requires_grad]
         # What makes a graph may bring gradients later, through the graph.
-        if torch.is_grad_enabled() or not _some_are_asked_for(weights):
+        wanted = ALL if torch.is_grad_enabled() else _wanted(weights)
+        self.by_hand = wanted == BY_HAND
+        if wanted == ALL:
             self._count(gradient)
             return
         self.asked = [w.register_hook(self._count) for w in weights]
@@ -71,7 +90,8 @@ class Pass:
     def _count(self, gradient: Tensor) -> None:
         if not self.counted:
             self.counted = True
-            self.optimizer.ledger.now.examples += self.examples
+            with self.optimizer.ledger.noting(self.by_hand):
+                self.optimizer.ledger.now.examples += self.examples
 
     def _ask_no_more(self) -> None:
         for handle in self.asked:
@@ -105,7 +125,7 @@ class Recordings:
             model = model.bound(training=network.training)
             model.network.spread = len({p.device for p in network.parameters()}) > 1
             params = {k: p.detach() for k, p in network.named_parameters() if k in names}
-            with torch.autocast(like.device.type, enabled=False):
+            with torch.autocast(like.device.type, enabled=False), explained():
                 plan = plan_for(model, params, inputs, names)
             direct = {k: plan.direct(k) for k in names}
             return plan, [[k for k, d in direct.items() if d is not None and d[0] == i] for i in range(len(plan.calls))]
@@ -120,6 +140,22 @@ class Recordings:
                 another, name,
             )  # fmt: skip
         self.warned = True
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Say of an error where it comes from: the user has run the network on other inputs."""
+    try:
+        yield
+    except (NotSupported, FloatingPointError):
+        raise
+    except Exception as error:
+        error.add_note(
+            "This is of a run on the first three examples alone, from which it is learnt how single examples have gradients: "
+            "every input is cut along its first axis. What has none in front, such as a mask for all of them, can be "
+            "a buffer or an attribute of the network; pl.optim.IVON cuts nothing."
+        )
+        raise
 
 
 def _refuse_sparse(network: nn.Module, names: tuple[str, ...]) -> None:
@@ -261,7 +297,7 @@ class RecordedPass(Pass):
         names = self.alone[place]
         if not names or len(names) < len(set(self.plan.calls[place].names)):
             return
-        with torch.no_grad():
+        with torch.no_grad(), self.optimizer.ledger.noting(self.by_hand):
             if self.optimizer.measure_use(self.traced, place, self.slopes[place], names):
                 self.seen.update(names)
                 self.traced.given[place] = None  # type: ignore[index]
@@ -282,7 +318,7 @@ class RecordedPass(Pass):
                 dtype, device, shape = self.shapes[i]
                 self.slopes[i] = torch.zeros((), dtype=dtype, device=device).expand(shape)
         column = self._column()
-        with torch.no_grad():
+        with torch.no_grad(), self.optimizer.ledger.noting(self.by_hand):
             rest = [k for k in self.weights if k not in self.seen and k in self.plan.reached]
             self.optimizer.measure(self.traced, column.unsqueeze(0), rest)
         if self.optimizer.witness is not None:
@@ -301,12 +337,17 @@ class RecordedPass(Pass):
         return _count(self.examples)
 
 
-def _some_are_asked_for(weights: Sequence[Tensor]) -> bool:
-    """Whether what runs backwards now is `autograd.grad`, or `backward` of some inputs alone."""
+ALL, SOME, BY_HAND = "all", "some", "by hand"
+
+
+def _wanted(weights: Sequence[Tensor]) -> str:
+    """Whether what runs backwards now is `backward`, `backward` of some inputs alone, or `autograd.grad`."""
+    if not weights:
+        return SOME
     try:
-        return not weights or not torch._C._will_engine_execute_node(get_gradient_edge(weights[0]).node)  # type: ignore[attr-defined]
+        return ALL if torch._C._will_engine_execute_node(get_gradient_edge(weights[0]).node) else SOME  # type: ignore[attr-defined]
     except RuntimeError:  # it does not say so of leaves in `autograd.grad`
-        return True
+        return BY_HAND
 
 
 def _with_one_column(slopes: list[Any], columns: Tensor) -> list[Tensor]:

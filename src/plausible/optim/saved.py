@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from .witness import NAME
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from .optimizer import BayesianOptimizer
 
 LIKE_WEIGHTS = ("mean", "momentum", "first", "curvature", "diagonal")  # what has one entry for each of a weight's
+SUMS = ("momentum", "first", "curvature", "diagonal", "rows", "columns")  # what is added up little by little
 
 
 def require_fitting(optimizer: BayesianOptimizer, saved: Mapping[str, Any]) -> None:
@@ -22,6 +24,15 @@ def require_fitting(optimizer: BayesianOptimizer, saved: Mapping[str, Any]) -> N
     if all("param_names" in g for g in groups):
         _require_names([_names(g) for g in groups], [_names(g) for g in own])
     _require_shapes(saved, own)
+
+
+def keep_precision(optimizer: BayesianOptimizer, saved: Mapping[str, Any]) -> None:
+    """What is kept in float32 of weights in half precision stays so: torch rounds a state to the type of its weight."""
+    numbers = [n for g in saved["param_groups"] for n in g["params"]]
+    for n, p in zip(numbers, [p for g in optimizer.param_groups for p in g["params"]], strict=True):
+        for what, value in saved["state"].get(n, {}).items():
+            if what in SUMS and p.element_size() < 4:
+                optimizer.state[p][what] = value.to(p.device, torch.float32, copy=True)
 
 
 def _names(group: Mapping[str, Any]) -> list[str]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import nn
 
 from ..core.method import require
 from ..inference.mcmc.sghmc import hamiltonian_
-from ..weights.algebra import scale_
+from ..weights.algebra import scale_, wide_zeros
 from .chain import Chain
 from .checks import number
 from .optimizer import Part
@@ -55,7 +54,7 @@ class SGHMC(Chain):
             h, decay = (group["lr"] * heat / self.num_data) ** 0.5, 1.0 - group["momentum"]
             for k in part.params:
                 if "momentum" not in self.state[weights[k]]:
-                    self.state[weights[k]]["momentum"] = torch.zeros_like(weights[k])
+                    self.state[weights[k]]["momentum"] = wide_zeros(weights[k])
             momentum = {k: self.state[weights[k]]["momentum"] for k in part.params}
             slope = scale_(self._slope(part), 1.0 / heat)
             hamiltonian_(part.params, momentum, slope, {k: noise[k] for k in part.params}, h, decay, 2 * decay)

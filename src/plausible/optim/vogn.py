@@ -13,10 +13,10 @@ from ..core.model import BayesianModel
 from ..core.posteriors import Diagonal
 from ..curvature.diagonal import squares
 from ..curvature.passes import Traced
-from ..inference.natural_gradient.answer import checked
+from ..inference.natural_gradient.answer import checked, judged
 from ..inference.natural_gradient.gaussian_prior import GaussianPrior, deviations
 from ..inference.natural_gradient.vogn import vogn_metric, vogn_step_
-from ..weights.algebra import Weights, scale_
+from ..weights.algebra import Weights, like, scale_, wide_zeros
 from ..weights.rng import Keys
 from .checks import betas_in_range, number
 from .groups import group_weights
@@ -88,7 +88,7 @@ class OnlineGaussNewton(BayesianOptimizer):
             for k in part.params:
                 own = self.state[weights[k]]
                 if "curvature" not in own:
-                    own["momentum"], own["curvature"] = torch.zeros_like(weights[k]), found[k] / tau
+                    own["momentum"], own["curvature"] = wide_zeros(weights[k]), found[k] / tau
             state = {
                 "params": part.params,
                 "momentum": {k: self.state[weights[k]]["momentum"] for k in part.params},
@@ -104,15 +104,21 @@ class OnlineGaussNewton(BayesianOptimizer):
         """The standard deviations of q; where no gradient ever came, those of the prior and the damping."""
         found: Weights = {}
         for group in self.param_groups:
-            own = {k: self.state[p].get("curvature", torch.zeros_like(p)) for k, p in group_weights(group).items()}
+            own = {k: self.state[p].get("curvature", wide_zeros(p)) for k, p in group_weights(group).items()}
             prior = GaussianPrior(dict.fromkeys(own, group["prior_precision"]))
             metric = vogn_metric(own, num_data=self._total, prior=prior, damping=group["damping"])
             found.update(deviations(metric, self._total))
-        return found
+        return like(self.weights(), found)
 
     def _posterior(self, model: BayesianModel, mean: Weights) -> Diagonal:
         scales = self.scales()
-        return checked(Diagonal(model, mean, {k: scales[k].detach() for k in mean}))
+        answer = checked(Diagonal(model, mean, {k: scales[k].detach() for k in mean}))
+        first = self.param_groups[0]
+        steps, beta = first["step"], first["betas"][1]
+        kept = (1 - first["tempering"] * (1 - beta)) ** max(0, steps - 1)
+        way_out = "more steps, or a smaller betas[1], let it be forgotten"
+        answer._diagnostics = judged(kept, steps, f"betas[1]={beta}", "the first batch's squared gradients", way_out)
+        return answer
 
 
 class VOGN(OnlineGaussNewton):

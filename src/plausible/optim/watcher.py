@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from ..core.errors import NotSupported
 from .compilers import pause, resume, skip, untraced
+from .neighbours import NEIGHBOURS
 from .networks import bare, strangers
 from .recorded_pass import Pass, RecordedPass, Recordings
 
@@ -29,6 +30,7 @@ class Hooks:
 
     def __init__(self, optimizer: BayesianOptimizer):
         self.handles: list[Any] = []
+        self.watcher: Watcher | None = None
         self.newest, self.warned = True, False
         own = {id(p) for p in optimizer.weights().values()}
         for other in list(ALIVE):
@@ -42,11 +44,13 @@ class Hooks:
             self._watch(bare(optimizer.network) if measures else optimizer.network, optimizer)
         if measures or optimizer.reduction == "sum" or optimizer.draws_weights:
             self._see_gradients(optimizer)
+        if optimizer.random:
+            self.handles += NEIGHBOURS.hook(optimizer)
         weakref.finalize(optimizer, self.remove)
 
     def _watch(self, network: nn.Module, optimizer: BayesianOptimizer) -> None:
         skip(Watcher.before, Watcher.after)
-        watcher = Watcher(network, optimizer)
+        watcher = self.watcher = Watcher(network, optimizer)
         self.handles += [
             network.register_forward_pre_hook(watcher.before, with_kwargs=True),
             network.register_forward_hook(watcher.after, with_kwargs=True, always_call=True),
@@ -140,6 +144,14 @@ class Watcher:
         finally:
             resume(compiler)
 
+    def abandon(self) -> None:
+        """End passes that were broken off by Ctrl-C and the like, after which torch runs no hooks."""
+        while self._open:
+            current = self._open.pop()
+            if isinstance(current, RecordedPass):
+                current.end()
+                resume(self._compilers.pop())
+
     def _begin(self, network: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool:
         optimizer = self._owner(network)
         if optimizer is None:
@@ -182,8 +194,12 @@ class Watcher:
     def _clear_if_gradients_were(optimizer: BayesianOptimizer) -> None:
         """After `network.zero_grad()`, or a step that a GradScaler left out, nothing is known of any gradient."""
         ledger = optimizer.ledger
-        known = ledger.now.examples or ledger.done.examples
-        if known and not ledger.inside and ledger.gradients.were_cleared(optimizer.weights()):
+        known = ledger.now.examples or (ledger.done.examples and not ledger.inside)
+        if not known or not ledger.gradients.were_cleared(optimizer.weights()):
+            return
+        if ledger.inside:  # those of earlier draws are set aside
+            ledger.forget_draw()
+        else:
             ledger.clear()
 
 

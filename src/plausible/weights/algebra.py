@@ -65,6 +65,16 @@ def _matching(factor: Number, tensors: list[Tensor]) -> Number:
     return factor.to(tensors[0].dtype)
 
 
+def wide_zeros(like: Tensor) -> Tensor:
+    """Zeros of the same shape, in float32 at least: little by little, nothing can be added up in half precision."""
+    return torch.zeros_like(like, dtype=torch.promote_types(like.dtype, torch.float32), requires_grad=False)
+
+
+def like(weights: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> Weights:
+    """The others in the types of the weights of their names."""
+    return {k: v.to(weights[k].dtype) for k, v in others.items()}
+
+
 def average_(mean: Weights, value: Mapping[str, Tensor], decay: float) -> Weights:
     """mean ← decay · mean + (1 − decay) · value, in place."""
     return add_(scale_(mean, decay), value, 1.0 - decay)
