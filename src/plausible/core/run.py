@@ -263,7 +263,10 @@ class Run:
         for m, (answer, start) in enumerate(zip(answers, self._starts(len(answers)), strict=True)):
             own = batches.rows(batch, m) if isinstance(self.source, Stacked) else batch
             method: Any = self.execution.mode_method(m)
-            method.reviewed(answer, start, own, self.done)
+            try:
+                method.reviewed(answer, start, own, self.done)
+            except Exception as error:  # noqa: BLE001 - a likelihood of the user's may fail where nothing was trained
+                log.warning("nothing is said of how the posterior predicts training data, which failed: %s", error)
 
     def _surveyed(self, mode: int, model: Target, state: Any, buffers: Any) -> Posterior:
         """The answer of a method that looks at the data again, in eval mode with the statistics of these weights."""

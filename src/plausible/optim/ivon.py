@@ -13,9 +13,9 @@ from ..core.method import require
 from ..core.model import BayesianModel
 from ..core.posteriors import Diagonal
 from ..inference.natural_gradient import fused_ivon
-from ..inference.natural_gradient.answer import checked, judged
+from ..inference.natural_gradient.answer import checked, decided_by, judged
 from ..inference.natural_gradient.gaussian_prior import GaussianPrior, deviations
-from ..inference.natural_gradient.ivon import ivon_step_
+from ..inference.natural_gradient.ivon import ivon_step_, kept_share
 from ..weights.algebra import Weights, like, wide_zeros
 from ..weights.rng import Keys
 from .checks import betas_in_range, number
@@ -139,4 +139,11 @@ class IVON(BayesianOptimizer):
     def _judged(self) -> Diagnostics | None:
         first = self.param_groups[0]
         steps, decay = first["step"], first["betas"][1]
-        return judged(decay**steps, steps, f"betas[1]={decay}", "hess_init", "1 - 5 / steps forgets it")
+        metrics: Weights = {}
+        for group in self.param_groups:
+            curvature = {k: self.state[p]["curvature"] for k, p in self._begin(group).items()}
+            metrics.update(
+                GaussianPrior(dict.fromkeys(curvature, group["prior_precision"])).metric(curvature, self.num_data)
+            )
+        decided = decided_by(kept_share(decay, steps) * first["hess_init"], metrics)
+        return judged(decay**steps, steps, f"betas[1]={decay}", "hess_init", "1 - 5 / steps forgets it", decided)

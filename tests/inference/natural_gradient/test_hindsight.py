@@ -49,3 +49,88 @@ def test_a_run_without_a_step_says_that_there_was_none(method):
     told = pl.fit(model, data, method, epochs=0, **QUIET).diagnostics()
     (said,) = told.messages
     assert not told.ok and said.startswith("no step was made")
+
+
+def noisy_classes(flipped=0.1):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 2, generator=g)
+    y = (x[:, 0] > 0).long()
+    return x, torch.where(torch.rand(200, generator=g) < flipped, 1 - y, y)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 4, 8])
+def test_a_few_examples_that_are_hard_are_no_loss(batch_size):
+    """A tenth of the labels is wrong, so that small batches often predict worse than outputs of zero would."""
+    model = pl.BayesianModel(nn.Linear(2, 2), pl.likelihoods.Categorical())
+    for seed in range(12):
+        told = pl.fit(model, noisy_classes(), pl.OGN(), steps=400, batch_size=batch_size, seed=seed, **QUIET).diagnostics()
+        assert not any("lost what there was" in m for m in told.messages)
+
+
+def shifted(by):
+    """A classifier that starts as the truth does, and ends as it is told: what is judged is the answer alone."""
+    x, y = noisy_classes(0.0)
+    weight = torch.tensor([[-3.0, 0.0], [3.0, 0.0]])
+    model = pl.BayesianModel(nn.Linear(2, 2), pl.likelihoods.Categorical())
+    start = {"weight": weight, "bias": torch.zeros(2)}
+    end = {"weight": by * weight, "bias": torch.zeros(2)}
+    scale = {k: torch.full_like(v, 1e-4) for k, v in end.items()}
+    answer = pl.posteriors.Diagonal(model, end, scale)
+    pl.VOGN(learning_rate=1.0).reviewed(answer, start, (x, y, None), 10)
+    return [] if answer._diagnostics is None else answer._diagnostics.messages
+
+
+def test_what_is_worse_than_one_of_the_references_alone_is_no_loss():
+    assert not shifted(1.0)
+    # Worse than the start (log probability −.2), and better than outputs of zero (−.69).
+    assert not any("lost what there was" in m for m in shifted(0.05))
+    assert any("lost what there was" in m for m in shifted(-0.3))
+
+
+def test_places_that_only_fill_a_batch_up_have_no_say():
+    model = pl.BayesianModel(nn.Linear(2, 2), pl.likelihoods.Categorical())
+    x, y = noisy_classes(0.0)
+    weight = torch.tensor([[-3.0, 0.0], [3.0, 0.0]])
+    right = {"weight": weight, "bias": torch.zeros(2)}
+    answer = pl.posteriors.Diagonal(model, right, {k: torch.full_like(v, 1e-4) for k, v in right.items()})
+    wrong = torch.cat([y, 1 - y]), torch.cat([torch.ones(200), torch.zeros(200)])
+    pl.VOGN().reviewed(answer, right, (torch.cat([x, x]), *wrong), 10)
+    assert answer._diagnostics is None
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.01])
+def test_draws_that_a_network_does_not_bear_are_named(scale, caplog):
+    """OGN's curvature vanishes where all examples are fitted."""
+    model, data = deep(3)
+    model = model.with_prior(pl.priors.Normal(scale=scale)) if scale < 1 else model
+    told = pl.fit(model, data, pl.OGN(), steps=400, **QUIET).diagnostics()
+    wide = [m for m in told.messages if "draws are too wide for this network; damping bounds their width" in m]
+    assert bool(wide) == (scale == 1.0)
+    assert bool(wide) == any("damping bounds" in r.getMessage() for r in caplog.records)
+
+
+def test_classes_of_which_nothing_is_learnt_are_named():
+    x, y = noisy_classes()
+    for prior, learnt in ((1e-3, False), (1.0, True)):
+        model = pl.BayesianModel(nn.Linear(2, 2), pl.likelihoods.Categorical(), pl.priors.Normal(scale=prior))
+        told = pl.fit(model, (x, y), pl.VOGN(), steps=300, **QUIET).diagnostics()
+        assert any("no more than how often each class occurs" in m for m in told.messages) != learnt
+
+
+class Positive:
+    """A likelihood that is not defined everywhere."""
+
+    def log_prob(self, outputs, y):
+        if bool((outputs == 0).all()):
+            raise ValueError("outputs of zero are no rates")
+        return -((outputs - y) ** 2).sum(-1)
+
+    def distribution(self, outputs):
+        return torch.distributions.Normal(outputs, 1.0)
+
+
+def test_a_look_back_that_fails_loses_no_run(caplog):
+    x = torch.randn(20, 3)
+    model = pl.BayesianModel(nn.Linear(3, 1), Positive())
+    assert pl.fit(model, (x, x[:, :1]), pl.OGN(), steps=20, **QUIET).sample(2) is not None
+    assert any("outputs of zero are no rates" in r.getMessage() for r in caplog.records)

@@ -235,6 +235,34 @@ def test_priors_other_than_a_normal_of_known_scale_are_refused(prior):
         fit(model.with_prior(prior), data, pl.KFAC(), steps=2)
 
 
+@pytest.mark.parametrize("method", [pl.KFAC(), pl.NoisyKFAC()])
+@pytest.mark.parametrize("where", ["weight", "bias"])
+def test_prior_precisions_that_differ_between_outputs_are_refused(method, where):
+    """No Kronecker factor can say them; those that differ between inputs are exact."""
+    model, data = classifier()
+    deviations = {k: torch.ones_like(v) for k, v in model.start.items()}
+    deviations["0.weight"][:, 1] = 0.1
+    zeros = {k: torch.zeros_like(v) for k, v in model.start.items()}
+    alike = pl.posteriors.Diagonal(model, zeros, deviations)
+    assert pl.fit(model.with_prior(alike), data, method, steps=3, progress=False).sample(2) is not None
+    deviations[f"0.{where}"][2] = 0.3
+    unlike = pl.posteriors.Diagonal(model, zeros, deviations)
+    with pytest.raises(pl.NotSupported, match=rf"precisions of 0\.{where} differ between the outputs.*pl\.VOGN"):
+        pl.fit(model.with_prior(unlike), data, method, steps=3, progress=False)
+
+
+@pytest.mark.parametrize("method", [pl.KFAC(), pl.NoisyKFAC()])
+def test_a_first_batch_without_a_say_breaks_nothing(method):
+    model, (x, y) = classifier()
+    weights = torch.ones(56).double()
+    weights[:14] = 0.0
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y, weights), batch_size=14)
+    found = pl.fit(model, loader, method, num_data=42, epochs=30, progress=False)
+    alone = pl.fit(model, (x[14:], y[14:]), method, batch_size=14, epochs=40, progress=False)
+    for k, v in alone.sample(2000, seed=0).items():
+        torch.testing.assert_close(found.sample(2000, seed=0)[k].std(0), v.std(0), rtol=0.5, atol=0.0)
+
+
 def test_a_density_without_a_network_is_refused_by_name():
     density = pl.LogDensity(lambda p: -p["a"].square().sum(), {"a": torch.zeros(2)})
     with pytest.raises(pl.NotSupported, match="ADVI"):

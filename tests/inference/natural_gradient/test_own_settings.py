@@ -110,9 +110,29 @@ def test_vogn_says_when_its_width_is_still_that_of_the_start(warm_up):
 
 @pytest.mark.parametrize("method", [pl.VOGN(), pl.VOGN(curvature_decay=0.99), pl.IVON(curvature_decay=0.9), pl.OGN()])
 def test_nothing_is_said_of_a_start_that_is_forgotten(method):
-    assert judged(method)[0].ok
+    assert not any("curvature still has" in m for m in judged(method)[0].messages)
 
 
 def test_ivon_says_when_its_width_is_still_that_of_the_start():
     told, _ = judged(pl.IVON(curvature_decay=0.99))
     assert not told.ok and "61% of initial_curvature" in told.messages[0]
+
+
+@pytest.mark.parametrize("unit", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("method", [pl.VOGN(), pl.IVON(), pl.KFAC(), pl.NoisyKFAC()])
+def test_targets_may_be_in_any_unit(method, unit):
+    """With noise of known size, in the same unit; a start or a damping in another would decide everything."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 2, generator=g, dtype=torch.float64)
+    y = unit * (x @ torch.tensor([[5.0], [-3.0]], dtype=torch.float64) + torch.randn(200, 1, generator=g).double())
+    precision = x.T @ x / unit**2 + torch.eye(2) / (10 * unit) ** 2
+    exact, deviation = torch.linalg.solve(precision, x.T @ y[:, 0] / unit**2), precision.diagonal().rsqrt()
+    network = nn.Linear(2, 1, bias=False).double()
+    with torch.no_grad():
+        network.weight.zero_()
+    model = pl.BayesianModel(network, pl.likelihoods.Normal(scale=unit), pl.priors.Normal(scale=10 * unit))
+    found = pl.fit(model, (x, y), method, steps=2000, batch_size=200, progress=False, device="cpu")
+    draws = found.sample(4000, seed=0)["weight"][:, 0]
+    # VOGN's own equation has residuals in place of the noise, which here are 20 % larger for the first input.
+    assert float(((draws.mean(0) - exact) / deviation).abs().max()) < 0.3
+    torch.testing.assert_close(draws.std(0) / deviation, torch.ones(2).double(), rtol=0.25, atol=0.0)

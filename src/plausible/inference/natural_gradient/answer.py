@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from ...core.diagnostics import Diagnostics
 from ...core.posteriors.gaussian import Diagonal, Gaussian
@@ -12,7 +14,8 @@ from ...weights import tree
 
 Answer = TypeVar("Answer", bound=Gaussian)
 
-MOST_REMEMBERED = 0.1  # share of the initial curvature in that of an answer, above which it is named
+MOST_REMEMBERED = 0.1  # share of the initial curvature in that of an answer, above which it is named,
+MOST_DECIDED = 0.01  # and of weights of whose precision it is the most
 
 
 def checked(answer: Answer) -> Answer:
@@ -40,7 +43,9 @@ def require_finite(tensors: dict[str, Any]) -> None:
             )
 
 
-def judged(share: float, steps: int, decay: str, initial: str, way_out: str) -> Diagnostics | None:
+def judged(
+    share: float, steps: int, decay: str, initial: str, way_out: str, decided: float = 0.0
+) -> Diagnostics | None:
     """Whether widths are the data's, or still those of the curvature that the run started from.
 
     Args:
@@ -49,12 +54,26 @@ def judged(share: float, steps: int, decay: str, initial: str, way_out: str) -> 
         decay: The setting that forgets it, with its value.
         initial: The setting that it comes from.
         way_out: What lets it be forgotten.
+        decided: Share of the weights of whose precision it is more than half.
     """
-    if share <= MOST_REMEMBERED:
-        return None
     made = "1 step" if steps == 1 else f"{steps} steps"
-    said = (
-        f"after {made} with {decay} the curvature still has {share:.0%} of {initial}, which then decides how wide the "
-        f"posterior is; {way_out}"
-    )
-    return Diagnostics(messages=(said,), ok=False)
+    if share > MOST_REMEMBERED:
+        said = (
+            f"after {made} with {decay} the curvature still has {share:.0%} of {initial}, which then decides how wide the "
+            f"posterior is; {way_out}"
+        )
+        return Diagnostics(messages=(said,), ok=False)
+    if decided > MOST_DECIDED:
+        said = (
+            f"data say so little of {decided:.0%} of the weights that more than half of their precision is the {share:.2g} of "
+            f"{initial} that {made} with {decay} have left: their deviations are smaller than the best ones, which a network may "
+            "not bear"
+        )
+        return Diagnostics(messages=(said,))
+    return None
+
+
+def decided_by(part: Any, metric: Mapping[str, Tensor]) -> float:
+    """The share of the weights with less than twice this much of curvature and prior together."""
+    few = sum(int((m < 2 * torch.as_tensor(part, device=m.device)).sum()) for m in metric.values())
+    return few / sum(m.numel() for m in metric.values())

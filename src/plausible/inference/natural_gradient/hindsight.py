@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -14,16 +15,23 @@ from ...core.predictive import Predictive
 from ...core.refresh import statistics_of
 from ...weights import tree
 from ...weights.algebra import Weights
+from .start import task
+
+log = logging.getLogger("plausible")
 
 WORSE = 0.1  # nats an example, by which a step or two may well be worse than none
+WIDE = 0.5  # and by which predictions averaged over draws may be worse than that at their mean
+BETTER = 0.01  # and by which something learnt is better than the classes' frequencies
+SURE = 3.0  # standard errors
+FEWEST = 16  # examples that say how often classes occur
+DRAWS = 8
 
 
 class Hindsight:
     """A method whose answers tell when no step made them, or when they predict worse than nothing would.
 
-    Numbers may stay finite while steps that are too long take the weights anywhere; the log joint then says little, since that
-    of wide draws of many weights is low where all is well. What is told apart is how well the mean predicts training data: that
-    draws are too wide for a network is another matter.
+    Numbers may stay finite while steps that are too long take the weights anywhere, or while draws are so wide that a network
+    learns nothing under them; the log joint then says little, since that of wide draws of many weights is low where all is well.
     """
 
     def reviewed(self, answer: Posterior, start: Weights, batch: Any, steps: int) -> None:
@@ -43,7 +51,12 @@ class Hindsight:
             )
             answer._diagnostics = Diagnostics(messages=(said,), ok=False)
         elif isinstance(answer.model, BayesianModel) and batch is not None:
-            answer._diagnostics = together(answer._diagnostics, _compared(answer, start, batch, rate))
+            found = _lost(answer, start, batch, rate) or _nothing_learnt(answer, batch)
+            wide = None if found else _too_wide(answer, batch, hasattr(self, "damping"))
+            for told in (found, wide):
+                for said in () if told is None else told.messages:
+                    log.warning("%s: %s", name, said)
+            answer._diagnostics = together(answer._diagnostics, found, wide)
 
 
 def together(*found: Diagnostics | None) -> Diagnostics | None:
@@ -55,24 +68,73 @@ def together(*found: Diagnostics | None) -> Diagnostics | None:
     return Diagnostics(tuple(m for d in said for m in d.messages), table, all(d.ok for d in said))
 
 
-def _compared(answer: Posterior, start: Weights, batch: Any, rate: float | None) -> Diagnostics | None:
-    """Whether the posterior predicts a batch worse than both the run's start and outputs of zero."""
+def _lost(answer: Posterior, start: Weights, batch: Any, rate: float | None) -> Diagnostics | None:
+    """Whether the posterior's mean predicts worse than both the run's start and outputs of zero."""
     inputs, targets, weights = batch
     told, first = (_at(answer.model, params, inputs) for params in (answer.mean, start))
     zero = Predictive(torch.zeros_like(first.outputs), first.likelihood, unknowns=first.unknowns)
-    found, began, nothing = (_mean_log_prob(p, targets, weights) for p in (told, first, zero))
-    references = [r for r in (began, nothing) if r == r]
-    # Not `<`: outputs that overflow have no log probability at all.
-    if not references or found >= min(references) - WORSE:
+    found, began, nothing = (_log_probs(p, targets, weights) for p in (told, first, zero))
+    references = [r for r in (began, nothing) if bool(r.isfinite().all())]
+    if not references or not all(_is_worse(found, r, WORSE) for r in references):
         return None
-    size = len(targets) if weights is None else int((weights != 0).sum())
     shorter = "" if rate is None else f"try a tenth of learning_rate={float(rate):.3g}, or "
-    said = (
-        f"on {size} training examples the mean of the posterior has a mean log probability of {found:.3g}, outputs of zero have "
-        f"{nothing:.3g} and the weights that the run started from {began:.3g}, so it has lost what there was; most likely steps "
-        f"were too long: {shorter}more steps or a narrower prior"
+    return _warning(
+        f"{_of_mean(found)}, outputs of zero have {float(nothing.mean()):.3g} and the weights that the run started from "
+        f"{float(began.mean()):.3g}, so it has lost what there was; most likely steps were too long: {shorter}more steps or a "
+        "narrower prior"
     )
+
+
+def _nothing_learnt(answer: Posterior, batch: Any) -> Diagnostics | None:
+    """Whether the posterior's mean knows no more of classes than how often each occurs."""
+    inputs, targets, weights = batch
+    if task(answer.model) != "classification" or targets.dim() != 1 or targets.is_floating_point():
+        return None
+    y = targets if weights is None else targets[weights != 0]
+    y = y[y >= 0]
+    counts = y.bincount().double()
+    if len(y) < FEWEST or int((counts > 0).sum()) < 2:
+        return None
+    found = _log_probs(_at(answer.model, answer.mean, inputs), targets, weights)
+    known = float((counts[counts > 0] * (counts[counts > 0] / len(y)).log()).sum() / len(y))
+    if not bool(found.isfinite().all()) or float(found.mean()) > known + BETTER:
+        return None
+    return _warning(
+        f"{_of_mean(found)}, no more than how often each class occurs ({known:.3g}); where pl.MAP learns more, draws are too wide "
+        "for this network to learn under: a narrower prior, such as pl.priors.fan_in(pl.priors.Normal()), damping where a method has it, or "
+        "more steps help"
+    )
+
+
+def _too_wide(answer: Posterior, batch: Any, damped: bool) -> Diagnostics | None:
+    """Whether predictions averaged over draws are far worse than that at their mean."""
+    inputs, targets, weights = batch
+    mean = _log_probs(_at(answer.model, answer.mean, inputs), targets, weights)
+    averaged = _log_probs(answer.predict(inputs, num_samples=DRAWS), targets, weights)
+    if not _is_worse(averaged, mean, WIDE):
+        return None
+    way_out = "damping bounds their width, and " if damped else ""
+    return _warning(
+        f"on {len(mean)} training examples predictions averaged over draws have a mean log probability of "
+        f"{float(averaged.mean()):.3g}, and the network at their mean has {float(mean.mean()):.3g}: draws are too wide for this "
+        f"network; {way_out}a narrower prior makes them narrower"
+    )
+
+
+def _of_mean(found: Tensor) -> str:
+    return f"on {len(found)} training examples the mean of the posterior has a mean log probability of {float(found.mean()):.3g}"
+
+
+def _warning(said: str) -> Diagnostics:
     return Diagnostics(messages=(said,), ok=False)
+
+
+def _is_worse(found: Tensor, other: Tensor, by: float) -> bool:
+    """Whether log probabilities of the same examples are lower, by more than a mean of so many may be by chance."""
+    if not bool(found.isfinite().all()):  # outputs that overflow have none at all
+        return bool(other.isfinite().all())
+    gap = other - found
+    return len(gap) > 1 and float(gap.mean()) > by + SURE * float(gap.std()) / len(gap) ** 0.5
 
 
 def _at(model: BayesianModel, params: Weights, inputs: Any) -> Predictive:
@@ -83,7 +145,7 @@ def _at(model: BayesianModel, params: Weights, inputs: Any) -> Predictive:
     return point.predict(inputs)
 
 
-def _mean_log_prob(predictive: Predictive, targets: Any, weights: Tensor | None) -> float:
-    """Over the examples that have a say."""
+def _log_probs(predictive: Predictive, targets: Any, weights: Tensor | None) -> Tensor:
+    """Of the examples that have a say."""
     each = predictive.log_prob(targets).double()
-    return float(each.mean() if weights is None else each[weights != 0].mean())
+    return each if weights is None else each[weights != 0]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -13,16 +14,16 @@ from ...core.method import Method, require
 from ...core.model import BayesianModel, InternalBatch
 from ...core.posteriors import Diagonal
 from ...core.schedules import schedule as find_schedule
-from ...curvature.outputs import bound_likelihood
 from ...weights.algebra import Number, Weights, add_, scale_, to_vector, under_vmap
-from ...weights.rng import Keys
+from ...weights.rng import Keys, forked
 from . import fused_ivon
-from .answer import checked, judged
+from .answer import checked, decided_by, judged
 from .draws import mean_at
 from .gaussian_prior import GaussianPrior, deviations, displaced, scattered, times
 from .hindsight import Hindsight
 from .settings import check_settings, number
 from .sharpness import sharpness
+from .start import stiffness, task
 
 # For None: α (h₀ + δ/N), the share of a whole Newton step; and the least h₀, that of a regression in units of its noise's
 # precision, with which a log likelihood bends.
@@ -33,7 +34,8 @@ BEARABLE, BEARABLE_OF_CLASSES = 2.0, 8.0
 # For curvature_decay=None: how often a run holds the memory of h; but no step replaces more than a share of it, and the share
 # times N / (B K) stays below a limit.
 FORGETTING, FASTEST, BIAS = 4.0, 0.05, 0.05
-START = 1 << 16  # the call number from which a direction is drawn, past anything that draws weights
+START = 1 << 16  # the call number from which a direction is drawn, past anything that draws weights,
+MASKS = 1 << 17  # and from which dropout is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,12 +101,12 @@ class IVON(Hindsight, Method):
     def init(self, model: Any, params: Weights) -> dict[str, Any]:
         """Mean, momentum, curvature, and what the rate is rescaled by."""
         given = self.initial_curvature
-        least = _stiffness(model, params) if _task(model) == "regression" else INITIAL
-        initial = least if given is None else given
+        initial = INITIAL * stiffness(model, params) if given is None else given
         return {
             "params": params,
             "momentum": {k: torch.zeros_like(w) for k, w in params.items()},
             "curvature": {k: torch.zeros_like(w) + initial for k, w in params.items()},
+            "start": _scalar(params) + initial,
             # With the learning rate half a Newton step; which that is does not depend on h₀.
             "rescale": _first_metric(model, params, INITIAL if given is None else given),
         }
@@ -115,17 +117,17 @@ class IVON(Hindsight, Method):
 
     def probe(self, model: Any, state: dict[str, Any], batch: Any, rng: Keys) -> dict[str, Any]:
         """Raise h₀ to what the sharpest curvature of the batch asks for."""
-        if getattr(model, "needs_key", False):  # every gradient would be under another mask of the network's dropout
-            return state
         prior, temperature = GaussianPrior.of(model, state["params"]), getattr(model, "temperature", 1.0)
 
         def gradient(point: Weights) -> Weights:
-            return prior.likelihood_gradient(model.slope(point, batch)[1], point, model.num_data, temperature)
+            with _same_draws(model, rng) as alike:
+                return prior.likelihood_gradient(alike.slope(point, batch)[1], point, model.num_data, temperature)
 
-        bearable = BEARABLE_OF_CLASSES if _task(model) == "classification" else BEARABLE
+        bearable = BEARABLE_OF_CLASSES if task(model) == "classification" else BEARABLE
         least = sharpness(gradient, state["params"], rng.later(START).normal_like(state["params"])) / bearable
         least = torch.where(least.isfinite(), least, 0.0)
-        return {**state, "curvature": {k: torch.maximum(h, least.to(h)) for k, h in state["curvature"].items()}}
+        higher = {k: torch.maximum(h, least.to(h)) for k, h in state["curvature"].items()}
+        return {**state, "curvature": higher, "start": torch.maximum(state["start"], least.to(state["start"]))}
 
     def step(
         self, model: Any, state: dict[str, Any], batch: Any, rng: Keys
@@ -186,20 +188,29 @@ class IVON(Hindsight, Method):
         answer._diagnostics = judged(
             decay**steps, steps, f"curvature_decay={decay:.6g}", "initial_curvature",
             "more epochs, more draws a step or a smaller curvature_decay let it be forgotten",
+            decided_by(kept_share(decay, steps) * state["start"], metric),
         )  # fmt: skip
         return answer
 
 
-def _task(model: Any) -> str | None:
-    return getattr(model.likelihood, "task", None) if isinstance(model, BayesianModel) else None
+@contextmanager
+def _same_draws(model: Any, rng: Keys) -> Iterator[Any]:
+    """The model, with what its network draws made the same every time: gradients are compared."""
+    if not isinstance(model, BayesianModel):
+        yield model
+        return
+    alike = model.bound(rng=rng.later(MASKS)) if model.needs_key else model
+    with forked(0, devices=[next(iter(model.start.values())).device]) if model.network.draws else nullcontext():
+        yield alike
 
 
-def _stiffness(model: Any, params: Weights) -> Number:
-    """h₀ of a regression: its noise's precision, or 1 where that is not one known number or tensor, times a constant."""
-    scale = getattr(bound_likelihood(model, params), "scale", None)
-    if isinstance(scale, Tensor):
-        return INITIAL * scale.detach().pow(-2).mean()
-    return INITIAL / scale**2 if isinstance(scale, int | float) else INITIAL
+def kept_share(decay: float, steps: int) -> float:
+    """How much of h₀ is left where data say nothing: the update's last term holds on to it."""
+    return (decay + 0.5 * (1.0 - decay) ** 2) ** steps
+
+
+def _scalar(params: Weights) -> Tensor:
+    return torch.zeros((), dtype=torch.float64, device=next(iter(params.values())).device)
 
 
 def _first_metric(model: Any, params: Weights, initial: Number) -> Tensor:

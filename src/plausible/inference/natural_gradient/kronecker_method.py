@@ -28,7 +28,18 @@ from . import trust
 from .answer import checked
 from .gaussian_prior import GaussianPrior
 from .hindsight import Hindsight
-from .kronecker_preconditioner import Factors, all_finite, averaged, block_key, gaussian, precondition, roots, squared
+from .kronecker_preconditioner import (
+    Factors,
+    all_finite,
+    averaged,
+    block_key,
+    gaussian,
+    precondition,
+    require_alike_rows,
+    roots,
+    squared,
+)
+from .start import stiffness
 
 log = logging.getLogger("plausible")
 
@@ -40,7 +51,7 @@ NOISY_SHARE, EXAMPLES_AVERAGED, EPOCHS_AVERAGED = 0.4, 640, 4
 HEARD = 0.5  # share of a batch's places that hold examples, from which a look says something of steps' lengths
 SMALLEST_RATE, LARGEST_RATE = 0.03, 0.3
 TRAVEL = 60.0  # learning rate times steps, for learning_rate=None, between these two
-DAMPING = 1e-3  # per example, beside curvatures of an example's log likelihood
+DAMPING = 1e-3  # per example, beside curvatures of an example's log likelihood in its own unit
 TARGETS = 1 << 16  # the call number from which targets are drawn, past anything that draws weights
 CLOSEST = (
     10  # that many steps have a look at first, then every so-manieth while there have been fewer than update_every
@@ -70,7 +81,8 @@ class KroneckerMethod(Hindsight, Method):
         learning_rate: η at its highest; 1 is a whole Newton step.
         momentum: β.
         curvature_decay: Of a long run, per look at a full batch; None: by the numbers of looks and of examples in a batch.
-        damping: γ, added to the mean curvature of an example; it shortens steps and is no part of the answer.
+        damping: γ, added to the mean curvature of an example; it shortens steps and is no part of the answer. None: 1e-3, of a
+            regression 1e-3 / scale² with the noise's scale at the start.
         update_every: Steps from one look at the curvature to the next. At first, when it changes most, looks are closer: the
             first ten steps all have one, and of the first `update_every` every tenth.
         curvature: "ggn", "mc-fisher" (one pass backwards however many outputs there are) or "empirical-fisher".
@@ -123,7 +135,7 @@ class KroneckerMethod(Hindsight, Method):
             trust=math.inf if unlimited else self.trust,
             learning_rate=rate,
             curvature_decay=decay,
-            damping=DAMPING if damping is None else float(damping),
+            damping=DAMPING * float(stiffness(model, model.start)) if damping is None else float(damping),
         )
 
     def _least_trust(self, num_steps: int) -> float:
@@ -141,6 +153,7 @@ class KroneckerMethod(Hindsight, Method):
         """The mean, its momentum, and no curvature yet."""
         factors = tree.tree_map(torch.zeros_like, self._empty(model, params))
         prior = GaussianPrior.of(model, params).precision
+        require_alike_rows(factors, prior, params, type(self).__name__)
         like = next(iter(params.values()))
         none = torch.zeros((), dtype=torch.float64, device=like.device)
         first = {k: torch.zeros_like(w) for k, w in params.items()}
@@ -209,7 +222,7 @@ class KroneckerMethod(Hindsight, Method):
         # A batch that an epoch's end leaves with one example is scaled up to N as any other, but says as little as one example.
         filled = _filled(model)
         seen = state["seen"] + filled * fine
-        share = filled * (1 / seen.clamp(min=filled)).clamp(min=1 - self.curvature_decay)
+        share = filled * (1 / seen.clamp(min=torch.finfo(seen.dtype).tiny)).clamp(min=1 - self.curvature_decay)
         new = averaged(state["factors"], found, share)
         factors = tree.tree_map(lambda n, o: torch.where(fine, n, o).to(o.dtype), new, state["factors"])
         prior = _tempered(GaussianPrior.of(model, state["params"]).precision, model.temperature)

@@ -35,6 +35,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...core.errors import NotSupported
 from ...core.posteriors.kronecker import Block, Kronecker, block_from_factors
 from ...weights import tree
 from ...weights.algebra import Number, Weights
@@ -46,6 +47,7 @@ Inverse = dict[str, Any]
 JOINED = " + "
 EXACT_WIDTH = 512  # of a factor: up to here Λ⁻¹ is exact; eigenvalues of wider ones cost more than they are worth
 NOTHING = 1e-6  # the root of a curvature that is nothing beside the prior's precision
+UNLIKE = 1e-4  # share by which the prior's precisions of a layer's outputs may differ
 LOOSEST = 1.0  # the precision with which a weight without a prior is held while it is trained
 
 
@@ -173,6 +175,19 @@ def _columns_of_prior(key: str, own: Mapping[str, Tensor], prior: Mapping[str, A
     g, o = own["rows"].shape[:2]
     parts = [_precision(prior[k], like[k]).double().reshape(g, o, -1).mean(1) for k in key.split(JOINED)]
     return torch.cat(parts, -1)
+
+
+def require_alike_rows(factors: Factors, prior: Mapping[str, Any], like: Weights, name: str) -> None:
+    """Raise where prior precisions differ between a layer's outputs, which no Kronecker factor can say."""
+    for key, own in factors["blocks"].items():
+        g, o = own["rows"].shape[:2]
+        for k in key.split(JOINED):
+            each = _precision(prior[k], like[k]).reshape(g, o, -1)
+            if bool((each.amax(1) - each.amin(1) > UNLIKE * each.amax(1)).any()):
+                raise NotSupported(
+                    f"the prior's precisions of {k} differ between the outputs of its layer, from {float(each.min()):.3g} to "
+                    f"{float(each.max()):.3g}, which {name}'s factors cannot say; take pl.VOGN, pl.IVON or pl.NaturalGradientVI"
+                )
 
 
 def _precision(value: float | Tensor, like: Tensor) -> Tensor:

@@ -14,11 +14,12 @@ from ...core.posteriors import Diagonal
 from ...core.schedules import schedule as find_schedule
 from ...weights.algebra import Number, Weights, add_, add_quotient_, scale_
 from ...weights.rng import Keys
-from .answer import checked, judged
+from .answer import checked, decided_by, judged
 from .example_moments import mean_moments, refuse_bare_density
 from .gaussian_prior import GaussianPrior, deviations, displaced, scattered
 from .settings import check_settings, number
 from .squared_gradients import SquaredGradients
+from .start import stiffness
 
 # Least precision of a weight in the metric, where it has no prior and the data say nothing of it either.
 LOOSEST = 1.0
@@ -55,8 +56,9 @@ class VOGN(SquaredGradients):
         schedule: Of the learning rate, as for `pl.MAP`.
         tempering_start: τ at the first step, from where it goes to `tempering` in a straight line.
         tempering_warmup: Over how many steps it does.
-        initial_curvature: s before the first step. None: 0.3 where `curvature_decay` is None too; where it is given, that of the
-            first batch, for which the first step is made at μ itself.
+        initial_curvature: s before the first step. None: 0.3, of a regression 0.3 / scale² with the noise's scale at the start,
+            where `curvature_decay` is None too; where it is given, that of the first batch, for which the first step is made at μ
+            itself.
     """
 
     learning_rate: float | None = None
@@ -95,7 +97,7 @@ class VOGN(SquaredGradients):
         refuse_bare_density(model, "VOGN")
         GaussianPrior.of(model, model.start)
         highest = max(self.tempering, self.tempering_start or 0.0)
-        found = with_rates(self, num_steps, self.tempering, highest)
+        found = with_rates(self, model, num_steps, self.tempering, highest)
         require(
             highest * (1 - found.curvature_decay) <= 1,
             f"tempering {highest} must be at most 1 / (1 − curvature_decay), which is {1 / (1 - found.curvature_decay):.3g}",
@@ -147,20 +149,24 @@ class VOGN(SquaredGradients):
             along = torch.zeros(steps, dtype=torch.float64) + self._tempering(torch.arange(steps))
             kept = float((1 - along * (1 - decay)).prod())
             way_out = "more steps or a smaller curvature_decay let it be forgotten"
-            answer._diagnostics = judged(kept, steps, f"curvature_decay={decay:.6g}", "initial_curvature", way_out)
+            metric = vogn_metric(state["curvature"], num_data=total, prior=prior, damping=self.damping)
+            decided = decided_by(kept * self.initial_curvature, metric)
+            answer._diagnostics = judged(
+                kept, steps, f"curvature_decay={decay:.6g}", "initial_curvature", way_out, decided
+            )
         return answer
 
 
 # --- what it shares with OGN ---
 
 
-def with_rates(method: Any, num_steps: int, tempering: float, highest: float) -> Any:
+def with_rates(method: Any, model: Any, num_steps: int, tempering: float, highest: float) -> Any:
     """The method with numbers in place of None; an initial curvature stays None where the first batch is to give it."""
     rate = RATE * (1 - method.momentum) if method.learning_rate is None else method.learning_rate
     if method.curvature_decay is not None:
         return replace(method, learning_rate=rate)
     share = min(1.0, FASTEST / highest, FORGETTING / max(1, num_steps) / tempering)
-    initial = INITIAL if method.initial_curvature is None else method.initial_curvature
+    initial = method.initial_curvature or INITIAL * float(stiffness(model, model.start))
     return replace(method, learning_rate=rate, curvature_decay=1 - share, initial_curvature=initial)
 
 
