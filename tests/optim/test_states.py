@@ -61,6 +61,14 @@ def test_a_state_that_does_not_name_its_method_is_taken(name):
     assert two.state_dict()["param_groups"][0]["method"] == name
 
 
+def test_a_state_that_lacks_a_number_is_called_that_of_another_version():
+    saved = copy.deepcopy(stepped("KFAC").state_dict())
+    for group in saved["param_groups"]:
+        group.pop("seen")
+    with pytest.raises(ValueError, match="the state has no seen, which KFAC goes by: it is that of another version"):
+        make("KFAC", mlp()).load_state_dict(saved)
+
+
 def compiled(network):
     return torch.compile(network, backend="eager")
 
