@@ -6,6 +6,9 @@ import errno
 import json
 import os
 import random
+import subprocess
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -167,9 +170,16 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(where, saved, monkeypa
     assert [p.name for p in saved.parent.iterdir()] == [saved.name]
 
 
+def gone() -> int:
+    """The number of a process that is no more."""
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    return child.pid
+
+
 def test_an_orphan_of_a_killed_process_is_cleaned_up(tmp_path):
     path = tmp_path / "a[1].plausible"
-    orphan = tmp_path / f".{path.name}.12345.tmp"
+    orphan = tmp_path / f".{path.name}.{gone()}.tmp"
     orphan.write_bytes(b"half")
     fit("MAP").save(path)
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
@@ -287,7 +297,7 @@ def test_what_is_left_beside_a_file_that_was_never_finished_goes_with_it(tmp_pat
         container.write(tmp_path / "run.ckpt", {"w": torch.ones(2)}, {"kind": "x"})
     assert list(tmp_path.iterdir()) == []
     monkeypatch.undo()
-    orphan = tmp_path / ".run.ckpt.12345.tmp"
+    orphan = tmp_path / f".run.ckpt.{container._here()}.{gone()}.abc_1.tmp"
     orphan.mkdir()
     (orphan / ".tmpAbCdEf").write_bytes(b"half")
     container.write(tmp_path / "run.ckpt", {"w": torch.ones(2)}, {"kind": "x"})
@@ -304,3 +314,46 @@ def test_a_file_may_be_read_by_whom_any_new_file_may(tmp_path):
             os.umask(before)
         assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
         (tmp_path / "b").unlink()
+        (tmp_path / "a").unlink()
+
+
+def test_a_file_that_is_written_over_is_read_by_nobody_else_than_before(tmp_path):
+    container.write(tmp_path / "a", {"w": torch.ones(2)}, {"kind": "x"})
+    (tmp_path / "a").chmod(0o600)
+    container.write(tmp_path / "a", {"w": torch.zeros(2)}, {"kind": "x"})
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_others_are_writing_is_left_alone(tmp_path):
+    """Processes that live, those of other machines, and files whose names begin alike."""
+    others = [
+        f".a.{os.getpid()}.tmp",
+        f".a.00000000.{gone()}.x.tmp",
+        f".a.best.{container._here()}.{gone()}.x.tmp",
+        ".a.b.tmp",
+    ]
+    for name in others:
+        (tmp_path / name).mkdir()
+    container.write(tmp_path / "a", {"w": torch.ones(2)}, {"kind": "x"})
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["a", *others])
+
+
+def test_several_may_write_one_file_at_once(tmp_path):
+    """As all ranks of a run do that save their posterior."""
+    path, failed = tmp_path / "a", []
+
+    def write(value):
+        for _ in range(20):
+            try:
+                container.write(path, {"w": torch.full((20_000,), value)}, {"kind": "x"})
+            except OSError as error:
+                failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(float(i),)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failed
+    assert len(container.read(path, "x")[0]["w"].unique()) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]

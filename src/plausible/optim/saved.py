@@ -24,8 +24,8 @@ def require_fitting(optimizer: BayesianOptimizer, saved: Mapping[str, Any]) -> N
     lacking = sorted(own[0].keys() - groups[0].keys() - {"method", "param_names"})
     if lacking:
         raise ValueError(
-            f"the state has no {lacking[0]}, which {type(optimizer).__name__} goes by: it is that of another version of plausible; "
-            "make the optimiser anew"
+            f"the state has no {lacking[0]}, which {type(optimizer).__name__} goes by: it is that of another version of "
+            "plausible; make the optimiser anew"
         )
     if all("param_names" in g for g in groups):
         _require_names([_names(g) for g in groups], [_names(g) for g in own])

@@ -63,7 +63,9 @@ def test_a_few_examples_that_are_hard_are_no_loss(batch_size):
     """A tenth of the labels is wrong, so that small batches often predict worse than outputs of zero would."""
     model = pl.BayesianModel(nn.Linear(2, 2), pl.likelihoods.Categorical())
     for seed in range(12):
-        told = pl.fit(model, noisy_classes(), pl.OGN(), steps=400, batch_size=batch_size, seed=seed, **QUIET).diagnostics()
+        told = pl.fit(
+            model, noisy_classes(), pl.OGN(), steps=400, batch_size=batch_size, seed=seed, **QUIET
+        ).diagnostics()
         assert not any("lost what there was" in m for m in told.messages)
 
 

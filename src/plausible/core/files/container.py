@@ -7,7 +7,10 @@ import glob
 import hashlib
 import json
 import os
+import platform
+import re
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,15 +32,15 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], manifest: Mapping[str
     # What lies in a mapped file shares nothing and may be more than memory holds.
     plain = {k: t.detach().to("cpu", copy=not _is_mapped(t)).contiguous() for k, t in tensors.items()}
     text = json.dumps({"format": FORMAT, **manifest}, sort_keys=True)
-    for orphan in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-        _remove(orphan)
+    remove_orphans(path)
     # A folder, since safetensors has a temporary file of its own beside the one that it writes, under a name that nobody knows.
-    workshop = path.parent / f".{path.name}.{os.getpid()}.tmp"
+    workshop = Path(tempfile.mkdtemp(prefix=f".{path.name}.{_here()}.{os.getpid()}.", suffix=".tmp", dir=path.parent))
     try:
-        workshop.mkdir()
         temporary = workshop / path.name
+        temporary.touch()  # as any new file: safetensors lets nobody else read its own
+        mode = (path if path.exists() else temporary).stat().st_mode & 0o777
         save_file(plain, temporary, metadata={FIELD: text, CHECKSUM: _checksum(plain, text)})
-        temporary.chmod(workshop.stat().st_mode & 0o666)  # as any new file: safetensors lets nobody else read its own
+        temporary.chmod(mode)
         with open(temporary, "rb+") as handle:
             os.fsync(handle.fileno())
         os.replace(temporary, path)
@@ -45,15 +48,36 @@ def write(path: str | Path, tensors: Mapping[str, Tensor], manifest: Mapping[str
     except (OSError, SafetensorError) as error:
         raise OSError(f"could not write {path}: {error}; the file that was there, if any, is untouched") from error
     finally:
-        _remove(workshop)
+        shutil.rmtree(workshop, ignore_errors=True)
 
 
-def _remove(left: Path) -> None:
-    """A temporary file or folder, if it is there."""
-    if left.is_dir():
-        shutil.rmtree(left, ignore_errors=True)
-    else:
-        left.unlink(missing_ok=True)
+def remove_orphans(path: Path) -> None:
+    """What processes of this machine that are gone have left beside a file that they never finished."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        found = re.fullmatch(rf"\.{re.escape(path.name)}\.(?:{_here()}\.)?(\d+)(?:\.\w+)?\.tmp", left.name)
+        if found is None or _lives(int(found[1])):
+            continue
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
+
+
+def _here() -> str:
+    """This machine, in a file's name: others that write into the same folder have processes of their own."""
+    return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+
+
+def _lives(process: int) -> bool:
+    if os.name != "posix":  # where asking is killing
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
 
 
 def _is_mapped(t: Tensor) -> bool:

@@ -100,9 +100,9 @@ def _nothing_learnt(answer: Posterior, batch: Any) -> Diagnostics | None:
     if not bool(found.isfinite().all()) or float(found.mean()) > known + BETTER:
         return None
     return _warning(
-        f"{_of_mean(found)}, no more than how often each class occurs ({known:.3g}); where pl.MAP learns more, draws are too wide "
-        "for this network to learn under: a narrower prior, such as pl.priors.fan_in(pl.priors.Normal()), damping where a method has it, or "
-        "more steps help"
+        f"{_of_mean(found)}, no more than how often each class occurs ({known:.3g}); where pl.MAP learns more, draws are too "
+        "wide for this network to learn under: a narrower prior, such as pl.priors.fan_in(pl.priors.Normal()), damping where "
+        "a method has it, or more steps help"
     )
 
 
