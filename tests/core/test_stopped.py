@@ -43,5 +43,52 @@ def test_a_network_that_gives_no_numbers_at_the_start_is_not_laid_to_the_learnin
 
 def test_steps_that_are_too_long_are_named_beside_the_other_reason():
     model = pl.BayesianModel(nn.Linear(3, 1), pl.likelihoods.Normal(scale=0.3))
-    with pytest.raises(FloatingPointError, match="steps before were too long, try a tenth.*or the network's outputs"):
+    with pytest.raises(
+        FloatingPointError, match="steps before were too long, try a tenth.*gradient of step.*network's outputs"
+    ):
         pl.fit(model, data(), pl.MAP(optimizer="sgd", learning_rate=1e30), steps=20, **QUIET)
+
+
+class Bounded(nn.Linear):
+    """Outputs that are finite whatever comes in, with gradients that are not."""
+
+    def forward(self, x):
+        return super().forward(x).tanh()
+
+
+def test_inputs_that_were_spoiled_a_step_before_are_named():
+    """An infinite input behind a bounded function shows in the next step alone."""
+    seen = []
+
+    def spoil(inputs):
+        seen.append(len(inputs))
+        return torch.cat([inputs[:1] + float("inf"), inputs[1:]]) if len(seen) == 7 else inputs
+
+    with torch.no_grad():
+        network = Bounded(3, 1)
+        network.weight.copy_(torch.tensor([[0.5, 0.5, 0.5]]))
+    model = pl.BayesianModel(network, pl.likelihoods.Normal(scale=0.3))
+    with pytest.raises(
+        FloatingPointError, match="at step 7: the inputs of the batch before, at step 6, are not finite.*augment"
+    ):
+        pl.fit(model, data(), pl.MAP(), steps=20, augment=spoil, **QUIET)
+
+
+def test_weights_that_are_not_finite_when_they_are_kept_are_named(tmp_path):
+    """The log joint of the last step is finite, and its gradient is not."""
+
+    class Root(nn.Linear):
+        def forward(self, x):
+            return super().forward(x) + (self.weight * x[:, :1]).abs().sqrt().sum(1, keepdim=True)
+
+    def spoil(inputs):
+        seen.append(len(inputs))
+        return torch.cat([0 * inputs[:1], inputs[1:]]) if len(seen) == 5 else inputs
+
+    seen = []
+    model = pl.BayesianModel(Root(3, 1), pl.likelihoods.Normal(scale=0.3))
+    checkpoint = pl.Checkpoint(tmp_path / "run.ckpt", every_steps=5)
+    with pytest.raises(
+        FloatingPointError, match="^weight stopped being finite at step 4: most likely the learning rate"
+    ):
+        pl.fit(model, data(), pl.MAP(), steps=20, augment=spoil, checkpoint=checkpoint, **QUIET)

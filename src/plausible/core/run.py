@@ -118,20 +118,20 @@ class Run:
         keeps, adapts = frozenset(method.kept_steps(self.steps)), frozenset(method.adapted_steps(self.steps))
         sweeps, probes = frozenset(method.swept_steps(self.steps)), frozenset(method.probed_steps(self.steps))
         bar = Progress(type(method).__name__, self.done, self.steps, self.shown)
-        watch = FirstNotFinite()
+        watch, batch = FirstNotFinite(), None
         with interrupts() as interrupted, deterministic_algorithms(self.deterministic), contextlib.closing(bar):
             while self.done < self.steps and not self.stopped:
                 step = self.done
                 if step in sweeps:
                     for place, batch in enumerate(self.source.sweep()):
                         self.execution.gather(batch, first=place == 0)
-                batch = self._batch(step)
+                before, batch = batch, self._batch(step)
                 if step in probes:
                     self._probe(step, batch)
                 shown = self.execution.advance(step, batch)
                 watch.see(step, shown["log_joint"])
                 if self.device.type == "cpu":  # where looking is free, stop at once
-                    self._stop_if_bad(watch.found(), batch)
+                    self._stop_if_bad(watch.found(), batch, before)
                 if step in adapts:
                     self.execution.adapt(step)
                 if step in keeps:
@@ -188,14 +188,14 @@ class Run:
         with forked(seed, AUGMENT, step, devices=[self.device]):
             return self.augment(inputs)
 
-    def _stop_if_bad(self, bad: int, batch: Any = None, broken: Sequence[str] = ()) -> None:
+    def _stop_if_bad(self, bad: int, batch: Any = None, before: Any = None, broken: Sequence[str] = ()) -> None:
         if bad < 0:
             return
         kept = f"; the last good checkpoint is {self.keeper.setting.path}" if self.keeper and self.keeper.wrote else ""
         method = self.methods[0]
         clip = ", or clip_norm" if hasattr(getattr(method, "base", method), "clip_norm") else ""
-        known = batch if isinstance(batch, InternalBatch) else None
-        raise FloatingPointError(reason(bad, broken=broken, batch=known, clip=clip) + kept)
+        known = [b if isinstance(b, InternalBatch) else None for b in (batch, before)]
+        raise FloatingPointError(reason(bad, broken=broken, batch=known[0], before=known[1], clip=clip) + kept)
 
     def _broken(self) -> list[str]:
         """The unknowns that are not finite in some mode."""

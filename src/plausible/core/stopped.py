@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 
-def reason(step: int, *, broken: Sequence[str], batch: Any, clip: str) -> str:
+def reason(step: int, *, broken: Sequence[str], batch: Any, before: Any, clip: str) -> str:
     """What is known of a step without a finite log joint, and the way out.
 
     The log joint is that of the point before its step, and the step itself spoils the weights when the log joint is not finite:
@@ -20,6 +20,7 @@ def reason(step: int, *, broken: Sequence[str], batch: Any, clip: str) -> str:
         step: The first such one.
         broken: Weights that are not finite where the log joint still was.
         batch: Of that step, None where it is not known any more.
+        before: Of the step before, likewise.
         clip: A further way to shorten steps.
     """
     shorter = f"try a tenth of the learning rate or step size{clip}"
@@ -31,6 +32,11 @@ def reason(step: int, *, broken: Sequence[str], batch: Any, clip: str) -> str:
         )
     if batch is not None and _not_finite(batch[0]):
         return f"{stopped}: the inputs of its batch are not finite, which they were in the data; look at augment"
+    if before is not None and _not_finite(before[0]):
+        return (
+            f"{stopped}: the inputs of the batch before, at step {step - 1}, are not finite, which they were in the data, and "
+            "spoiled its gradient; look at augment"
+        )
     if step == 0:
         return (
             "the log joint is not finite at step 0 (of the first batch, before any step): the network's outputs or the "
@@ -38,8 +44,9 @@ def reason(step: int, *, broken: Sequence[str], batch: Any, clip: str) -> str:
             "for a few inputs, scale the data, or start elsewhere with init="
         )
     return (
-        f"{stopped}: either the steps before were too long, {shorter}, or the network's outputs or the "
-        "likelihood of this batch are NaN or infinite, such as after a log of what is not positive"
+        f"{stopped}: either the steps before were too long, {shorter}, or the gradient of step {step - 1} was not finite "
+        "although its log joint was, as that of a root at zero, or the network's outputs or the likelihood of this batch are "
+        "NaN or infinite, such as after a log of what is not positive"
     )
 
 

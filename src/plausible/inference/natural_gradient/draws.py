@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import logging
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +13,10 @@ from torch.utils import _pytree as pytree
 
 from ...core.method import require
 from ...core.model import BayesianModel, InternalBatch
+from ...curvature.eager import without_advice
 from ...weights.algebra import Weights, size, under_vmap
+
+log = logging.getLogger("plausible")
 
 TOGETHER_FROM = 4  # draws: below it the batched kernels do not make up for vmap's own cost
 FLOATS_TOGETHER = 1 << 22  # of weights and activations that draws may share a pass for
@@ -32,12 +37,31 @@ def mean_at(
         # Modes that are vectorised already leave no second way out of vmap, so there the slope is traced.
         inner = model.bound(inline=True) if under_vmap() else model
         stacked = {k: torch.stack([draw[k] for draw in draws]) for k in draws[0]}
-        found = torch.vmap(lambda draw: function(inner, draw, batch), randomness="error")(stacked)
-        return pytree.tree_map(lambda t: t.mean(0), found)
+        found = _vectorised(lambda draw: function(inner, draw, batch), stacked, model)
+        if found is not None:
+            return pytree.tree_map(lambda t: t.mean(0), found)
     shares = [_part(batch, i % parts, parts) for i in range(len(draws))]
     passes = [functools.partial(function, model, draw, share) for draw, share in zip(draws, shares, strict=True)]
     rows = _forked(passes) if _branches(model, draws) else [run() for run in passes]
     return pytree.tree_map(lambda *t: torch.stack(t).mean(0), *rows)
+
+
+_apart: weakref.WeakSet[Any] = weakref.WeakSet()  # networks that `vmap` cannot take
+
+
+def _vectorised(function: Callable[[Weights], Any], stacked: Weights, model: Any) -> Any:
+    """Of all draws at once; None where `vmap` cannot take the network, which is said once."""
+    network = model.network if isinstance(model, BayesianModel) else None
+    try:
+        with without_advice():
+            return torch.vmap(function, randomness="error")(stacked)
+    except RuntimeError as error:
+        if network is None or under_vmap():
+            raise
+        _apart.add(network)
+        first = str(error).strip().splitlines()[0]
+        log.warning("draws of a step run one after another, since this network cannot be vectorised: %s", first)
+        return None
 
 
 def _part(batch: Any, place: int, parts: int) -> Any:
@@ -58,7 +82,14 @@ def together(model: Any, draws: Sequence[Weights], batch: Any) -> bool:
     examples = 0
     if isinstance(model, BayesianModel):
         network = model.network
-        if network.written or network.draws or model.needs_key or not on_gpu and network.library_bound:
+        if (
+            network in _apart
+            or network.written
+            or network.draws
+            or model.needs_key
+            or not on_gpu
+            and network.library_bound
+        ):
             return False
         examples = pytree.tree_leaves(batch[0])[0].shape[0]
     return count * (size(model.start) + ACTIVATIONS * examples) <= FLOATS_TOGETHER

@@ -10,6 +10,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from ...core.diagnostics import Diagnostics
 from ...core.errors import NotSupported
 from ...core.method import Method, require
 from ...core.posteriors import Diagonal, Full
@@ -17,9 +18,10 @@ from ...core.posteriors.gaussian import Gaussian
 from ...core.schedules import schedule as find_schedule
 from ...weights.algebra import Weights, from_vector, size, to_vector
 from ...weights.rng import Keys
-from .answer import checked, require_finite
+from .answer import checked, decided_by, judged, require_finite
 from .draws import mean_at
 from .hindsight import Hindsight
+from .second_derivatives import twice_differentiable
 
 FAMILIES = ("full", "diagonal")
 # For learning_rate=None: how many steps of size one all steps of a run are together. A run begins at a precision of N, which
@@ -42,7 +44,7 @@ class NaturalGradientVI(Hindsight, Method):
     S could become so, the step there is that of a geodesic, S − ρ D + ½ ρ² D S⁻¹ D with D = S − G (Lin et al., 2020), which
     stays positive. Draws come in pairs μ ± L z, whose gradients average to that at μ on a quadratic.
 
-    The log joint must have second derivatives: a kink, as of |w|, has curvature that no draw sees.
+    The log joint must have second derivatives: a kink, as of |w| or of a ReLU, has curvature that no draw sees.
 
     Independent normals do not know how weights bend the log joint together, and steps by them would overshoot: with "diagonal"
     μ goes no further along S⁻¹ ∇ than to the top of the quadratic that gradient and Hessian make there.
@@ -116,7 +118,8 @@ class NaturalGradientVI(Hindsight, Method):
 
         shifts = [_spread(precision, z).to(centre.dtype) for z in noise]
         draws = [{"point": point} for shift in shifts for point in (centre + shift, centre - shift)]
-        value, slope, curvature = mean_at(moments, model, draws, batch)
+        with twice_differentiable():
+            value, slope, curvature = mean_at(moments, model, draws, batch)
         rate = self.learning_rate * find_schedule(self.schedule)(rng.step.double() / model.num_steps)  # type: ignore[operator]
         if self.family == "diagonal":
             precision = _diagonal_step(precision, curvature.diagonal().double(), rate)
@@ -135,10 +138,27 @@ class NaturalGradientVI(Hindsight, Method):
         """q."""
         params, precision = state["params"], state["precision"]
         require_finite({"mean": params, "precision": precision})  # the covariance would only fail to decompose
+        answer: Gaussian
         if self.family == "diagonal":
-            return checked(Diagonal(model, params, from_vector(precision.rsqrt(), params)))
-        covariance = torch.linalg.inv(precision)
-        return checked(Full(model, params, (covariance + covariance.mT) / 2))
+            answer = checked(Diagonal(model, params, from_vector(precision.rsqrt(), params)))
+        else:
+            covariance = torch.linalg.inv(precision)
+            answer = checked(Full(model, params, (covariance + covariance.mT) / 2))
+        answer._diagnostics = self._judged(
+            precision, float(model.num_data), model.num_steps, torch.finfo(to_vector(params).dtype).eps
+        )
+        return answer
+
+    def _judged(self, precision: Tensor, initial: float, steps: int, rounding: float) -> Diagnostics | None:
+        """Whether S is still that of the start, or is so along some axis."""
+        along = torch.arange(steps, dtype=torch.float64) / max(1, steps)
+        kept = float((1 - float(self.learning_rate) * find_schedule(self.schedule)(along)).prod())  # type: ignore[arg-type]
+        axes = precision if self.family == "diagonal" else torch.linalg.eigvalsh(precision)
+        left = max(kept * initial, rounding * float(axes.max()))  # a Hessian in float32 is rounded to something, too
+        return judged(
+            kept, steps, f"learning_rate={float(self.learning_rate):.3g}", "the precision that it starts from",  # type: ignore[arg-type]
+            "more steps or a larger learning_rate let it be forgotten", decided_by(left, {"S": axes}),
+        )  # fmt: skip
 
 
 def _log_joint(model: Any, like: Weights, batch: Any, key: Tensor | None) -> Callable[[Tensor], Tensor]:

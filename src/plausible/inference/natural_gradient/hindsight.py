@@ -13,6 +13,7 @@ from ...core.model import BayesianModel
 from ...core.posteriors import Delta, Posterior
 from ...core.predictive import Predictive
 from ...core.refresh import statistics_of
+from ...curvature.eager import without_advice
 from ...weights import tree
 from ...weights.algebra import Weights
 from .start import task
@@ -51,8 +52,9 @@ class Hindsight:
             )
             answer._diagnostics = Diagnostics(messages=(said,), ok=False)
         elif isinstance(answer.model, BayesianModel) and batch is not None:
-            found = _lost(answer, start, batch, rate) or _nothing_learnt(answer, batch)
-            wide = None if found else _too_wide(answer, batch, hasattr(self, "damping"))
+            with without_advice():
+                found = _lost(answer, start, batch, rate) or _nothing_learnt(answer, batch)
+                wide = None if found else _too_wide(answer, batch, hasattr(self, "damping"))
             for told in (found, wide):
                 for said in () if told is None else told.messages:
                     log.warning("%s: %s", name, said)
