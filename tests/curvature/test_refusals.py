@@ -80,3 +80,28 @@ def test_examples_on_another_axis_are_told_where_they_belong():
     with pytest.raises(pl.NotSupported, match=r"examples are along the first axis .*batch_first=True"):
         own(torch.randn(5, N, 4))
     assert not optimizer.ledger.now.examples
+
+
+class Replacing(nn.Module):
+    """A buffer that every pass replaces, instead of writing into it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+        self.register_buffer("by", torch.ones(3))
+
+    def forward(self, x):
+        out = self.layer(x) * self.by
+        self.by = self.by * 1.7
+        return out
+
+
+@pytest.mark.parametrize("method", ["KFAC", "OGN"])
+def test_a_buffer_that_passes_replace_is_no_reason_to_refuse(method):
+    """It is put back between the passes that a plan is made of, or they would be of different networks."""
+    torch.manual_seed(0)
+    own, (x, y) = Replacing(), batch()
+    optimizer = getattr(pl.optim, method)(own, num_data=N)
+    nn.functional.cross_entropy(own(x), y).backward()
+    optimizer.step()
+    torch.testing.assert_close(own.by, torch.full((3,), 1.7))  # of one pass

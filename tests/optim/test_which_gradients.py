@@ -16,6 +16,7 @@ from tests.optim.cases import (
     make,
     mlp,
     sampling,
+    stepped,
     weights,
 )
 
@@ -339,3 +340,43 @@ def test_gradients_set_by_hand_are_those_of_a_step(name):
             optimizer.step()
         found.append(weights(network))
     assert_close(found[1], found[0], 1e-12)
+
+
+@sampling
+def test_a_gradient_from_outside_stays_one_when_it_is_clipped(name):
+    optimizer, (x, y) = stepped(name), data()
+    network = optimizer.network
+    losses(network, x, y).mean().backward()  # outside
+    torch.nn.utils.clip_grad_norm_(network.parameters(), 1e-3)
+    with optimizer.sampled():
+        losses(network, x, y).mean().backward()
+    with pytest.raises(RuntimeError, match="came from outside of a draw"):
+        optimizer.step()
+
+
+@sampling
+def test_a_closure_that_raises_leaves_nothing_of_the_draws_before(name):
+    x, y = data()
+    found = []
+    for raising in (False, True):
+        optimizer = make(name, mlp(), num_samples=3)
+        loop(optimizer, x, y, steps=2)
+        calls = []
+
+        def closure(optimizer=optimizer, calls=calls):
+            calls.append(1)
+            if len(calls) == 2:
+                raise ValueError("the second draw")
+            losses(optimizer.network, x, y).mean().backward()
+
+        if raising:
+            with pytest.raises(ValueError, match="the second draw"):
+                optimizer.step(closure)
+            assert optimizer.ledger.draws == 0 and not optimizer.ledger.done.tensors
+            optimizer._set("call", 0)
+        optimizer.zero_grad()
+        with optimizer.sampled():
+            losses(optimizer.network, x, y).mean().backward()
+        optimizer.step()
+        found.append(weights(optimizer.network))
+    assert_equal(found[1], found[0])

@@ -72,11 +72,11 @@ class Run:
             seeks_mode=methods[0].is_point,
         )  # fmt: skip
         self.model.place_constants(device)
+        self.methods = [m.resolved(self.model, self.steps) for m in methods]
         refuse_unsuitable(self.model, methods[0], augment)
         warn_if_improper(self.model)
         if methods[0].needs_validation and validation is None:
             raise ValueError("this method chooses by held-out data, so give it some: pl.fit(..., validation=(x, y))")
-        self.methods = [m.resolved(self.model, self.steps) for m in methods]
         refuse_different_courses(methods, self.methods, self.steps)
         self._find_side_effects()
         # A network that somebody else has trained, and that stays as it is, has norm statistics of its own.

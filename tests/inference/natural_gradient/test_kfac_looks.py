@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import plausible as pl
+from plausible.core import places
 from plausible.inference.natural_gradient.kronecker_method import _averaged_looks
 from plausible.weights.rng import Keys, run_key
 
@@ -68,6 +69,14 @@ def test_examples_without_a_say_are_places_that_are_filled():
     laplace = fit(model, (x, y, own), pl.Laplace(), init="network", epochs=0)
     found = fit(model, (x, y, own), STILL, steps=7, batch_size=9)
     torch.testing.assert_close(dense_covariance(found), dense_covariance(laplace), rtol=1e-8, atol=1e-12)
+
+
+def test_places_of_a_loaders_batches_are_filled_up_to_the_last_that_has_a_say():
+    """Its weights are the user's own, so that examples without a say among others count as places."""
+    weights = torch.tensor([1.0, 0.0, 2.0, 0.0, 0.0, 3.0, 0.0, 0.0], dtype=torch.float64)
+    batch = pl.core.model.InternalBatch((torch.zeros(8, 1), torch.zeros(8, 1), weights))
+    assert float(places.filled(object(), 0, batch)) == 6 / 8
+    assert float(places.filled(object(), 0, pl.core.model.InternalBatch((*batch[:2], 0 * weights)))) == 0.0
 
 
 def test_one_example_neither_confirms_nor_refutes_the_curvature_that_steps_go_by():

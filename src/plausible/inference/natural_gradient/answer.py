@@ -27,8 +27,9 @@ def checked(answer: Answer) -> Answer:
     for name, scale in answer.scale.items() if isinstance(answer, Diagonal) else ():
         if not bool((scale > 0).all()):
             raise FloatingPointError(
-                f"the posterior's scale of {name} is 0 somewhere: its curvature is more than {scale.dtype} holds, and its mean "
-                "stood still; give inputs, targets and noise sizes near one, or compute in float64"
+                f"the posterior's scale of {name} is 0 somewhere: its curvature is more than {scale.dtype} holds, because steps "
+                "were far too long, try a tenth of the learning rate, or data are in large units; give inputs, targets and noise "
+                "sizes near one, or compute in float64"
             )
     return answer
 

@@ -137,8 +137,9 @@ def _precision(group: Any, name: str, like: Tensor) -> float | Tensor:
     own = None if group.factors or group.unknowns() else getattr(prior, "precision", None)
     if own is None:
         raise NotSupported(
-            f"natural-gradient methods need a normal prior of known scale, and {name} has {prior!r}; take "
-            "pl.priors.Normal(scale=...), pl.priors.Flat() or a Diagonal posterior, or infer with pl.ADVI or pl.HMC"
+            f"VOGN, OGN, IVON and K-FAC need a normal prior of known scale, and {name} has {prior!r}; take "
+            "pl.priors.Normal(scale=...), pl.priors.Flat() or a Diagonal posterior, or infer with pl.NaturalGradientVI, "
+            "pl.ADVI or pl.HMC"
         )
     return own(like)
 
@@ -149,8 +150,8 @@ def _of_posterior(
     """Yesterday's mean, with its precisions written into `found`."""
     if not isinstance(prior, Diagonal):
         raise NotSupported(
-            f"natural-gradient methods take a Diagonal posterior as the prior, got {type(prior).__name__}; pl.HMC and "
-            "pl.MAP take any"
+            f"VOGN, OGN, IVON and K-FAC take a Diagonal posterior as the prior, got {type(prior).__name__}; "
+            "pl.NaturalGradientVI, pl.ADVI and pl.HMC take any that has a density"
         )
     placed = model.belief.posterior_on(next(iter(like.values())).device, prior)
     found.update({k: s.pow(-2) for k, s in placed.scale.items()})

@@ -119,8 +119,8 @@ class KroneckerMethod(Hindsight, Method):
         """Rates by the length of the run; what this model cannot have is refused before anything runs."""
         if not isinstance(model, BayesianModel):
             raise NotSupported(
-                f"{type(self).__name__} goes by the layers of a network, which a LogDensity has not; take pl.ADVI, "
-                "pl.Laplace or pl.HMC"
+                f"{type(self).__name__} goes by the layers of a network, which a LogDensity has not; take "
+                "pl.IVON, pl.NaturalGradientVI, pl.ADVI or pl.HMC"
             )
         GaussianPrior.of(model, model.start)
         looks = len(self.probed_steps(num_steps))
