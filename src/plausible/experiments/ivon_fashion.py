@@ -141,6 +141,7 @@ STUDY = Study(
         "89.5 % with pixels between 0 and 1 (of which 100 epochs have 90.75 % on the test images)",
     ),
     repetition="seed",
+    one_axis=True,
     run_seed=run_seed,
     toy=toy,
 )

@@ -15,30 +15,23 @@ if TYPE_CHECKING:
 NOTHING = "–"
 
 
-def headings(study: Study, *, beside: bool) -> list[str]:
-    """The first is the row's name; with `beside`, two columns for the paper follow each of ours that it has."""
-    found = [""]
-    for key, column in study.columns.items():
-        found.append(column.heading)
-        if beside and _published_anywhere(study, key):
-            found += ["published", "difference"]
-    return found
+def headings(study: Study) -> list[str]:
+    """The first is the row's name."""
+    return ["", *(column.heading for column in study.columns.values())]
 
 
-def cells(study: Study, result: Result, *, beside: bool) -> list[str]:
-    """A line of the table, as text."""
+def cells(study: Study, result: Result) -> list[str]:
+    """A line of the page's table, as text: the paper's numbers stand below ours, so that all columns can be seen at once."""
     published = comparable(result.row, study.published.get(result.row.name))
     found = [result.row.name]
     for key, column in study.columns.items():
         ours = result.scores.get(key)
-        found.append(NOTHING if ours is None else written(ours, column))
-        if beside and _published_anywhere(study, key):
-            found += [NOTHING, NOTHING] if ours is None else _beside(ours, column, key, published)
+        if ours is None:
+            found.append(NOTHING)
+            continue
+        theirs = [text for text in _beside(ours, column, key, published) if text != NOTHING]
+        found.append(written(ours, column) + (f"<br>*{'; '.join(theirs)}*" if theirs else ""))
     return found
-
-
-def _published_anywhere(study: Study, key: str) -> bool:
-    return any(key in published.values for published in study.published.values())
 
 
 def _beside(ours: Estimate, column: Column, key: str, published: Published | None) -> list[str]:
@@ -127,12 +120,20 @@ def page(study: Study, results: Sequence[Result], picture: str) -> str:
     ]
     if not results:
         return "\n".join([*lines, "No row has been run yet.", ""])
-    beside = _any_comparable(study, results)
-    lines += _markdown([headings(study, beside=beside), *(cells(study, r, beside=beside) for r in results)])
+    lines += _markdown([headings(study), *(cells(study, r) for r in results)])
     lines += ["", f"![{study.title}: ours and the published numbers]({picture})", ""]
-    lines += ["The bars are two standard errors on either side.", "", "What the columns mean:", ""]
+    repeated = [r for r in results if r.repetitions > 1]
+    if repeated:
+        alone = f"; a row of one {study.repetition} has none" if len(repeated) < len(results) else ""
+        lines += [f"The bars are two standard errors on either side{alone}.", ""]
+    lines += ["What the columns mean:", ""]
     lines += [f"- {c.heading}: {c.meaning}; {c.direction}" for c in study.columns.values()]
-    lines += [f"- ± one standard error over {study.repetition}s; a difference is in standard errors (SE)"]
+    lines += [f"- ± one standard error over {study.repetition}s"] if repeated else []
+    if _any_comparable(study, results):
+        lines += [
+            "- *in italics: the published number*"
+            + ("*, and the difference in standard errors (SE)*" if repeated else "")
+        ]
     for own in drawable(study, results):
         lines += ["", f"![{own.caption}]({file_name(study, own)})", "", f"*{own.caption}*"]
     found = study.findings({result.row.name: result for result in results})

@@ -235,7 +235,7 @@ def trained(row: CIFARRow, data: Dataset, seed: int) -> list[pl.Posterior]:
     with rounded_products() if row.arithmetic and "kfac" in row.method else nullcontext():
         found = pl.fit(
             model, data.train, watched, epochs=row.epochs, batch_size=min(own.batch_size, count // 2), init="reset",
-            seed=seed, augment=crop_and_flip if own.augment else None, precision=row.arithmetic, progress=False,
+            seed=seed, augment=crop_and_flip if own.augment else None, precision=row.arithmetic,
         )  # fmt: skip
     moments = found.components if isinstance(watched, Snapshots) else [found]
     for at in moments:

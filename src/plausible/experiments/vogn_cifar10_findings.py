@@ -46,8 +46,8 @@ def _published_row(results: Results, network: str) -> list[str]:
         return []
     result, published = results[name], PUBLISHED[name].values
     missed = [
-        f"{WORDS[key][0]} ({result.scores[key].mean:{WORDS[key][1]}}, published {published[key]}) by "
-        f"{(short - 1) * abs(TOLERANCES[key]):{WORDS[key][1]}}"
+        f"{WORDS[key][0]} ({result.scores[key].mean:{WORDS[key][1]}}, published {published[key]}), "
+        f"{(short - 1) * abs(TOLERANCES[key]):{WORDS[key][1]}} beyond that"
         for key, short in shortfalls(name, result).items()
         if short > 1
     ]
@@ -63,7 +63,7 @@ def _beside_adam(results: Results, network: str) -> list[str]:
     below = behind(list(looks), list(np.interp(looks, *curve(vogn))), adam)
     missed = [f"{points:.1f} at epoch {at}" for at, points in zip(looks, below, strict=True) if points > BEHIND]
     worst = max(below)
-    told = f"VOGN on {NETWORKS[network]} beside Adam, at every twentieth epoch"
+    told = f"VOGN on {NETWORKS[network]} beside Adam, at every twentieth epoch (looks joined by straight lines)"
     if missed:
         return [f"{told}: more than {BEHIND:g} points of accuracy behind, {', '.join(missed)}"]
     return [f"{told}: {worst:.1f} points of accuracy behind at most" if worst > 0 else f"{told}: never behind"]

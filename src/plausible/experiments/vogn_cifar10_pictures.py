@@ -45,11 +45,11 @@ def _save(figure: Any, path: Path) -> None:
 
 
 def draw_curves(results: Results, path: Path) -> None:
-    """Test accuracy along training, the mean over seeds; below, the best of it from near by."""
+    """Test accuracy along training, the mean over seeds; on the right, the best of it from near by."""
     found = _finished(results)
-    figure = _figure(4.2 * len(found), 6.6)
-    grid = figure.subplots(2, len(found), squeeze=False)
-    for (whole, near), (network, rows) in zip(grid.T, found.items(), strict=True):
+    figure = _figure(9.0, 2.7 * len(found))
+    grid = figure.subplots(len(found), 2, squeeze=False)
+    for (whole, near), (network, rows) in zip(grid, found.items(), strict=True):
         curves = {method: curve(result) for method, result in rows.items()}
         for panel in (whole, near):
             for method, (epochs, means) in curves.items():
@@ -66,9 +66,10 @@ def draw_curves(results: Results, path: Path) -> None:
         best = max(max(means) for _, means in curves.values())
         near.set_ylim(best - NEAR, best + 0.5)
         whole.set_title(NETWORKS[network], fontsize=10)
-        near.set_xlabel("epoch", fontsize=9)
-    for panel in grid[:, 0]:
-        panel.set_ylabel("test accuracy %", fontsize=9)
+        near.set_title("from near by", fontsize=10)
+        whole.set_ylabel("test accuracy %", fontsize=9)
+    for panel in grid[-1]:
+        panel.set_xlabel("epoch", fontsize=9)
     lines = {line.get_label(): line for panel in figure.axes for line in panel.get_lines()}
     shown = [m for m in COLOURS if m in lines]
     figure.legend([lines[m] for m in shown], shown, fontsize=9, loc="outside right center")
@@ -145,7 +146,7 @@ def draw_scorecard(results: Results, path: Path) -> None:
 
 PICTURES = (
     Picture(
-        name="curves", caption="Test accuracy along training, means over seeds; below, from near by",
+        name="curves", caption="Test accuracy along training, means over seeds; on LeNet-5 Bayes by backprop went on until epoch 800",
         needs=["lenet5-adam", "lenet5-vogn"], draw=draw_curves,
     ),
     Picture(

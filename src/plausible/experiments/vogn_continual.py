@@ -107,7 +107,7 @@ def _accuracies(
         model = pl.BayesianModel(network, pl.likelihoods.Categorical(), prior=prior)
         posterior = pl.fit(
             model, (x_train[:, order], y_train), method_for(row), epochs=row.epochs, batch_size=row.batch_size,
-            init=init, seed=seed + 1000 * task, progress=False,
+            init=init, seed=seed + 1000 * task,
         )  # fmt: skip
         init = "reset" if row.fresh else posterior
         if row.method == "ewc":
@@ -214,6 +214,7 @@ STUDY = Study(
         "to 0.01), EWC's weight (10, of 1, 10 and 100, at a rate of 0.003)",
     ),
     repetition="seed",
+    one_axis=True,
     run_seed=run_seed,
     join_details=join_details,
     toy=toy,

@@ -93,7 +93,7 @@ def _scores(row: AblationRow, data: Dataset, seed: int) -> list[dict[str, float]
     moments = pl.fit(
         model, data.train, Snapshots(base=method_for(row), count=row.looks), epochs=row.epochs,
         batch_size=min(row.batch_size, len(data.x_train) // 2), init="reset", seed=seed, augment=crop_and_flip,
-        precision="bf16" if row.full else None, progress=False,
+        precision="bf16" if row.full else None,
     ).components  # fmt: skip
     found = []
     for at in moments:
