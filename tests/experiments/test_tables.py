@@ -23,19 +23,21 @@ def printed(study, found):
 
 
 def test_a_line_has_our_mean_and_error_the_published_number_and_the_difference():
-    line = tables.cells(STUDY, results()[0], beside=True)
+    line = tables.cells(STUDY, results()[0])
     # 1, 2, 3: mean 2, standard error 1/√3 = 0.577. (3.125 − 2) / √(1/3 + 1/4) = 1.47; (0.2 − 0.15) / 0.0577 = 0.87.
-    expected = ["a", "2.000 ± 0.577", "3.125 ± 0.5", "1.5 SE better", "0.20 ± 0.06", "0.15", "0.9 SE better"]
+    ours = ["2.000 ± 0.577", "0.20 ± 0.06"]
+    theirs = ["3.125 ± 0.5; 1.5 SE better", "0.15; 0.9 SE better"]
+    expected = ["a", *(f"{a}<br>*{b}*" for a, b in zip(ours, theirs, strict=True))]
     assert line == expected
 
 
 def test_a_worse_number_is_called_worse():
     worse = replace(STUDY.rows[0], offset=5.0)
-    assert "worse" in tables.cells(STUDY, results(rows=[worse])[0], beside=True)[3]
+    assert "worse" in tables.cells(STUDY, results(rows=[worse])[0])[1]
 
 
-def test_a_row_without_a_published_number_has_dashes():
-    assert tables.cells(STUDY, results()[1], beside=True)[2:4] == ["–", "–"]
+def test_a_row_without_a_published_number_has_ours_alone():
+    assert tables.cells(STUDY, results()[1])[1] == "3.000 ± 0.577"
 
 
 def test_a_row_that_was_trained_shorter_stands_alone_and_the_reason_is_given():
@@ -60,7 +62,7 @@ def test_a_page_has_the_table_the_picture_and_what_is_missing(tmp_path):
     list(run_rows(STUDY, STUDY.rows[:2], store))
     page = write_page(STUDY, store, tmp_path / "pages")
     text = page.read_text()
-    assert "| a | 2.000 ± 0.577 | 3.125 ± 0.5 | 1.5 SE better |" in text
+    assert "| a | 2.000 ± 0.577<br>*3.125 ± 0.5; 1.5 SE better* |" in text
     assert "Not run yet: c." in text and "![A toy: ours and the published numbers](toy.png)" in text
     assert (page.parent / "toy.png").read_bytes().startswith(b"\x89PNG")
 
@@ -87,8 +89,7 @@ def test_a_score_that_a_row_need_not_have_is_a_dash():
 
     study = replace(STUDY, columns={**STUDY.columns, "accuracy": optional}, run=run)
     found = results(study)
-    assert tables.cells(study, found[1], beside=False) == ["b", "3.000 ± 0.577", "–"]
-    assert tables.cells(study, found[1], beside=True)[-3:] == ["–", "–", "–"]
+    assert tables.cells(study, found[1]) == ["b", "3.000 ± 0.577", "–"]
     assert printed(study, found).count("accuracy  ") == 2
 
 

@@ -118,7 +118,7 @@ def toy(row: PlaneRow) -> PlaneRow:
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
-    """The boundary of the mean weights in red, those of draws in light red, the predictive entropy behind; a column a data set."""
+    """The boundary of the mean weights in red, those of draws in light red, the entropy behind; a column a data set."""
     import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # no window and no global state
     from matplotlib.figure import Figure
@@ -179,7 +179,7 @@ STUDY = Study(
     differences=(
         "the paper's figure has data of its own, which are not published; these are two moons",
         "of 100 points the boundary of independent normals is a straight line, of VOGN's, IVON's and those of `pl.ADVI`, which "
-        "climbs the same bound in another way",
+        "climbs the same bound in another way and stays at a straight line with 400 points, too",
         "OGN's curvature is that at its mean, where the squared gradients of points that it fits well vanish, so that its draws "
         "are far too wide",
     ),

@@ -2,8 +2,8 @@
 
 DIFFERENCES = (
     "VOGN draws the weights four times a step, on ResNet-18 once, where the authors do so 24 (LeNet-5, AlexNet) or 40 times "
-    "(ResNet-18), spread over GPUs; other methods draw once. The row `alexnet-vogn-parts` has the authors' layout in one process: a "
-    "batch has eight parts, each with three draws of its own, so 24 a step",
+    "(ResNet-18), spread over GPUs; other methods draw once. The row `alexnet-vogn-parts` has the authors' layout in one "
+    "process: a batch has eight parts, each with three draws of its own, so 24 a step",
     "the published β₂ of 0.999 is read as their algorithm has it, s ← (1 − τ β₂) s + β₂ ĥ, so that s is all but the newest "
     "batch's; as the decay of an average it made AlexNet lose 13 points after 60 epochs, on 5,000 images held out of the "
     "training part (`results/vogn-curvature-decay-h200.json`)",

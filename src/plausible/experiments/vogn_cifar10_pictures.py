@@ -146,7 +146,8 @@ def draw_scorecard(results: Results, path: Path) -> None:
 
 PICTURES = (
     Picture(
-        name="curves", caption="Test accuracy along training, means over seeds; on LeNet-5 Bayes by backprop went on until epoch 800",
+        name="curves",
+        caption="Test accuracy along training, means over seeds; on LeNet-5 Bayes by backprop went on until epoch 800",
         needs=["lenet5-adam", "lenet5-vogn"], draw=draw_curves,
     ),
     Picture(
