@@ -100,6 +100,26 @@ def test_cite_prints_bibtex_with_balanced_braces(name):
 
 def test_cite_of_swag_is_the_swag_paper():
     assert "Maddox" in call("cite", "SWAG").output
+    assert call("cite", "pl.SWAG").output == call("cite", "swag").output
+
+
+def test_cite_of_several_methods_has_each_paper_once():
+    output = call("cite", "vogn", "ivon", "ogn", "kfac").output
+    assert [output.count(name) for name in ("Osawa", "Shen", "Martens")] == [
+        call("cite", n).output.count(a) for n, a in (("vogn", "Osawa"), ("ivon", "Shen"), ("kfac", "Martens"))
+    ]
+
+
+def test_what_is_to_be_written_is_never_cut(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    output = call("methods").output
+    for entry in catalogue.ENTRIES:
+        assert f" {entry.name} " in output and f" pl.{entry.class_name} " in output
+
+
+def test_the_package_is_the_command():
+    found = subprocess.run([sys.executable, "-m", "plausible", "--version"], capture_output=True, text=True, check=True)
+    assert found.stdout.startswith("plausible ")
 
 
 @pytest.mark.parametrize(

@@ -213,25 +213,29 @@ def _chosen_methods(given: str | None) -> list[str] | None:
 def list_methods() -> None:
     """List every method with its paper."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from .report.catalogue import ENTRIES
 
-    table = Table("name", "in Python", "paper", "what it does")
+    typed = Column("name", no_wrap=True), Column("in Python", no_wrap=True)  # what one has to write is never cut
+    table = Table(*typed, "paper", "what it does")
     for entry in ENTRIES:
         table.add_row(entry.name, f"pl.{entry.class_name}", entry.paper, entry.summary)
     Console().print(table)
 
 
 @app.command()
-def cite(method: Annotated[str, typer.Argument(help="Such as swag, or SWAG.")]) -> None:
-    """Print the BibTeX entry of a method's paper."""
+def cite(
+    methods: Annotated[list[str], typer.Argument(help="Such as swag, SWAG or pl.SWAG; several, if you like.")],
+) -> None:
+    """Print the BibTeX entries of methods' papers."""
     from .report.catalogue import find
 
     try:
-        typer.echo(find(method).bibtex)  # not through rich, which would break lines
+        entries = dict.fromkeys(find(method).bibtex for method in methods)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+    typer.echo("\n\n".join(entries))  # not through rich, which would break lines
 
 
 for command in (cli_table.fit, cli_table.predict, cli_table.show, cli_reproduce.reproduce, cli_check.check):

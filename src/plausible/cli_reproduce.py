@@ -31,12 +31,13 @@ def reproduce(
         typer.Option(metavar="DIR", help="Where numbers and page go, instead of results/ and docs/studies/."),
     ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Run rows again that are finished.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Only print what is stored; nothing runs.")] = False,
     seeds: Annotated[
         str | None,
         typer.Option(metavar="NUMBERS", help="Only these seeds of each row, so that processes can share one."),
     ] = None,
 ) -> None:
-    """Run a published study again and print our numbers beside the paper's; finished rows are not run twice."""
+    """Run a published study again and print our numbers beside the paper's; rows that are stored in results/ are not run."""
     from .experiments import registry
 
     if study is None:
@@ -54,8 +55,10 @@ def reproduce(
         raise typer.BadParameter(
             "--seeds does not go with --quick, which keeps nothing that seeds could be joined from"
         )
+    if show and (quick or restart or seeds is not None):
+        raise typer.BadParameter("--show runs nothing, so it goes with none of --quick, --restart and --seeds")
     chosen = [int(seed) for seed in seeds.split(",")] if seeds else None
-    _run(study, rows.split(",") if rows else None, quick, data_dir, results, restart, chosen)
+    _run(study, rows.split(",") if rows else None, quick, data_dir, results, restart, chosen, show)
 
 
 def _list() -> None:
@@ -80,6 +83,7 @@ def _run(
     results: Path | None,
     restart: bool,
     seeds: list[int] | None,
+    show: bool,
 ) -> None:
     from rich.console import Console
 
@@ -100,15 +104,26 @@ def _run(
         wanted = study.chosen(names)
         if quick:
             wanted = [study.toy(row) for row in wanted]
+        if store is not None:
+            stored = [row for row in wanted if store.read(row) is not None]
+            tell(_what_is_stored(len(stored), len(wanted), results or Path("results"), show))
+            wanted = stored if show else wanted
         command = shlex.join(["plausible", *sys.argv[1:]])
         running = run_rows(
             study, wanted, store, root=data_dir, command=command, restart=restart, seeds=seeds, tell=tell
         )
         found = list(running)
-        page = None if store is None else write_page(study, store, pages)
+        page = None if store is None or show else write_page(study, store, pages)
     if found:
         shown.print(tables.table(study, found))
     for remark in tables.remarks(study, found) if found else ():
         shown.print(remark, style="dim", markup=False, highlight=False)
     if page is not None:
         shown.print(f"The page of this study: {page}", markup=False, highlight=False)
+
+
+def _what_is_stored(stored: int, wanted: int, folder: Path, show: bool) -> str:
+    found = f"{stored} of {wanted} rows are stored in {folder}"
+    if stored == wanted or show:
+        return f"{found}."
+    return f"{found}; the others run now, for as long as the study says (--rows chooses some, --show none, --quick is a toy)."

@@ -100,6 +100,22 @@ def test_finished_rows_are_read_and_restart_runs_them_again(toy):
     assert CALLS == ["a", "b", "c", "b"]
 
 
+def test_it_says_what_is_stored_before_anything_runs(toy):
+    assert "0 of 3 rows are stored in results; the others run now" in call("ensemble-uci", "--rows", "a,b,c").output
+    assert "3 of 3 rows are stored in results." in call("ensemble-uci").output
+
+
+def test_show_prints_what_is_stored_and_runs_nothing(toy):
+    assert call("ensemble-uci", "--show").exit_code == 0 and not CALLS
+    call("ensemble-uci", "--rows", "a")
+    before = {path: path.read_bytes() for path in toy.rglob("*") if path.is_file()}
+    result = call("ensemble-uci", "--show")
+    assert result.exit_code == 0 and CALLS == ["a"]
+    assert "1 of 3 rows are stored in results." in result.output and "3.125" in result.output
+    assert {path: path.read_bytes() for path in toy.rglob("*") if path.is_file()} == before
+    assert call("ensemble-uci", "--show", "--quick").exit_code == 2
+
+
 def test_another_folder_gets_numbers_and_page(toy):
     assert call("ensemble-uci", "--results", "elsewhere").exit_code == 0
     assert sorted(path.name for path in (toy / "elsewhere").iterdir()) == ["toy", "toy.md", "toy.png"]

@@ -51,7 +51,7 @@ def run_rows(
             yield kept
             continue
         if study.run is not None:
-            tell(f"{name}: {row.epochs} epochs")
+            tell(f"{name}: {row.epochs} epoch{'s' * (row.epochs != 1)}")
             found: Result | None = _ran(study, row, functools.partial(study.run, row, root), command)
         else:
             found = _seed_by_seed(study, row, store, root, command, restart, seeds, tell, name)
@@ -91,7 +91,7 @@ def _seed_by_seed(
         if kept is not None:
             tell(f"{name}, seed {seed} of {row.seeds}: read, since it was finished {kept.record['finished']}")
         else:
-            tell(f"{name}, seed {seed} of {row.seeds}: {row.epochs} epochs")
+            tell(f"{name}, seed {seed} of {row.seeds}: {row.epochs} epoch{'s' * (row.epochs != 1)}")
             kept = _ran(study, row, functools.partial(study.run_seed, row, root, seed), command)
             if store is not None:
                 store.write_seed(kept)

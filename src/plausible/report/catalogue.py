@@ -353,7 +353,8 @@ ABBREVIATIONS = {"bbb": "bayes-by-backprop", "csgmcmc": "cyclical-sgmcmc"}  # as
 
 def find(name: str) -> Entry:
     """The method of this name, as on the command line or in Python, in any case."""
-    wanted = ABBREVIATIONS.get(name.strip().lower(), name.strip().lower())
+    wanted = name.strip().lower().removeprefix("pl.")
+    wanted = ABBREVIATIONS.get(wanted, wanted)
     for entry in ENTRIES:
         if wanted in (entry.name, entry.class_name.lower()):
             return entry
