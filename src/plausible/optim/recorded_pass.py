@@ -21,6 +21,7 @@ from ..core import batch as batches
 from ..core.errors import NotSupported
 from ..core.likelihoods import Categorical
 from ..core.model import BayesianModel
+from ..curvature.eager import without_advice
 from ..curvature.passes import Plan, Traced
 from ..curvature.recent import Recent
 from ..curvature.recording import Recorder
@@ -297,7 +298,7 @@ class RecordedPass(Pass):
         names = self.alone[place]
         if not names or len(names) < len(set(self.plan.calls[place].names)):
             return
-        with torch.no_grad(), self.optimizer.ledger.noting(self.by_hand):
+        with torch.no_grad(), without_advice(), self.optimizer.ledger.noting(self.by_hand):
             if self.optimizer.measure_use(self.traced, place, self.slopes[place], names):
                 self.seen.update(names)
                 self.traced.given[place] = None  # type: ignore[index]
@@ -318,7 +319,7 @@ class RecordedPass(Pass):
                 dtype, device, shape = self.shapes[i]
                 self.slopes[i] = torch.zeros((), dtype=dtype, device=device).expand(shape)
         column = self._column()
-        with torch.no_grad(), self.optimizer.ledger.noting(self.by_hand):
+        with torch.no_grad(), without_advice(), self.optimizer.ledger.noting(self.by_hand):
             rest = [k for k in self.weights if k not in self.seen and k in self.plan.reached]
             self.optimizer.measure(self.traced, column.unsqueeze(0), rest)
         if self.optimizer.witness is not None:
