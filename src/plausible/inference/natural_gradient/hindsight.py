@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -35,6 +35,8 @@ class Hindsight:
     learns nothing under them; the log joint then says little, since that of wide draws of many weights is low where all is well.
     """
 
+    narrower: ClassVar[str] = "pl.VOGN(damping=0.3), or pl.IVON with a curvature_decay near 1, holds draws narrower"
+
     def reviewed(self, answer: Posterior, start: Weights, batch: Any, steps: int) -> None:
         """Add what is to be said to the answer's diagnostics.
 
@@ -53,8 +55,8 @@ class Hindsight:
             answer._diagnostics = Diagnostics(messages=(said,), ok=False)
         elif isinstance(answer.model, BayesianModel) and batch is not None:
             with without_advice():
-                found = _lost(answer, start, batch, rate) or _nothing_learnt(answer, batch)
-                wide = None if found else _too_wide(answer, batch, hasattr(self, "damping"))
+                found = _lost(answer, start, batch, rate) or _nothing_learnt(answer, batch, self.narrower)
+                wide = None if found else _too_wide(answer, batch, self.narrower)
             for told in (found, wide):
                 for said in () if told is None else told.messages:
                     log.warning("%s: %s", name, said)
@@ -87,7 +89,7 @@ def _lost(answer: Posterior, start: Weights, batch: Any, rate: float | None) -> 
     )
 
 
-def _nothing_learnt(answer: Posterior, batch: Any) -> Diagnostics | None:
+def _nothing_learnt(answer: Posterior, batch: Any, way_out: str) -> Diagnostics | None:
     """Whether the posterior's mean knows no more of classes than how often each occurs."""
     inputs, targets, weights = batch
     if task(answer.model) != "classification" or targets.dim() != 1 or targets.is_floating_point():
@@ -103,23 +105,21 @@ def _nothing_learnt(answer: Posterior, batch: Any) -> Diagnostics | None:
         return None
     return _warning(
         f"{_of_mean(found)}, no more than how often each class occurs ({known:.3g}); where pl.MAP learns more, draws are too "
-        "wide for this network to learn under: a narrower prior, such as pl.priors.fan_in(pl.priors.Normal()), damping where "
-        "a method has it, or more steps help"
+        f"wide for this network to learn under: {way_out}"
     )
 
 
-def _too_wide(answer: Posterior, batch: Any, damped: bool) -> Diagnostics | None:
+def _too_wide(answer: Posterior, batch: Any, way_out: str) -> Diagnostics | None:
     """Whether predictions averaged over draws are far worse than that at their mean."""
     inputs, targets, weights = batch
     mean = _log_probs(_at(answer.model, answer.mean, inputs), targets, weights)
     averaged = _log_probs(answer.predict(inputs, num_samples=DRAWS), targets, weights)
     if not _is_worse(averaged, mean, WIDE):
         return None
-    way_out = "damping bounds their width, and " if damped else ""
     return _warning(
         f"on {len(mean)} training examples predictions averaged over draws have a mean log probability of "
         f"{float(averaged.mean()):.3g}, and the network at their mean has {float(mean.mean()):.3g}: draws are too wide for this "
-        f"network; {way_out}a narrower prior makes them narrower"
+        f"network: {way_out}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -62,6 +62,10 @@ class IVON(Hindsight, Method):
         schedule: Of the learning rate, as for `pl.MAP`.
     """
 
+    narrower: ClassVar[str] = (
+        "a curvature_decay nearer 1 keeps more of initial_curvature, and init= the posterior of pl.MAP starts where something is "
+        "learnt"
+    )
     learning_rate: float | None = None
     momentum: float = 0.9
     curvature_decay: float | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -18,6 +18,7 @@ from .hindsight import Hindsight
 class SquaredGradients(Hindsight, Method):
     """A mean, a momentum and a curvature for every weight; squares that no compiler can read."""
 
+    narrower: ClassVar[str] = "damping=0.3 bounds their width"
     num_parts: int = 1  # of a batch, each with draws of its own
 
     @property
