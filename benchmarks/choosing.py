@@ -31,7 +31,7 @@ BEGIN, END = "<!-- tables: benchmarks/choosing.py -->", "<!-- end of the tables 
 DATA = ("moons", "circles", "digits", "diabetes", "breast-cancer", "wine")
 # Beside those that `plausible compare` takes when nobody names any.
 MORE = (
-    "advi", "bayes-by-backprop", "mc-dropout", "concrete-dropout", "vogn", "ivon", "kfac", "noisy-kfac", "sghmc",
+    "advi", "bayes-by-backprop", "mc-dropout", "concrete-dropout", "vogn", "ogn", "ivon", "kfac", "noisy-kfac", "sghmc",
     "cyclical-sgmcmc",
 )  # fmt: skip
 QUICK_EPOCHS = 8
