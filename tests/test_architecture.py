@@ -18,11 +18,12 @@ ROWS = (
     ("inference", "gp", "optim"),
     ("selection", "evidence"),
     ("estimators", "report", "plots", "tabular"),
-    ("cli", "cli_table", "cli_check", "cli_reproduce", "experiments"),
+    ("__main__", "cli", "cli_table", "cli_check", "cli_reproduce", "experiments"),
 )
 HEIGHT = {layer: height for height, row in enumerate(ROWS) for layer in row}
 NEIGHBOURS = {
     ("optim", "inference"),  # drop-in optimisers are the same update functions
+    ("__main__", "cli"),
     ("cli", "cli_table"),  # some of its commands
     ("cli", "cli_check"),
     ("cli", "cli_reproduce"),

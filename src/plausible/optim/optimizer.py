@@ -22,9 +22,9 @@ from ..core.posteriors import Posterior
 from ..curvature.passes import Traced
 from ..weights.algebra import Weights
 from ..weights.rng import Keys, run_key
+from . import closures
 from .answers import answer
 from .checks import number, require_network, whole
-from .gradients import snapshot, unchanged
 from .groups import group_weights, grouped
 from .holding import Placed, versions, warn_if_written
 from .ledger import Ledger, averaged_
@@ -34,10 +34,6 @@ from .processes import bring_together
 from .saved import keep_precision, require_fitting
 from .watcher import Hooks
 from .witness import NAME, Witness
-
-
-class _BroughtNothingError(Exception):
-    """A closure left the gradients as they were."""
 
 
 class BayesianOptimizer(Optimizer):
@@ -296,7 +292,7 @@ class BayesianOptimizer(Optimizer):
         self._listen()
         if self._hooks is not None:
             self._hooks.require_newest()
-        loss = None if closure is None else self._run(closure)
+        loss = None if closure is None else closures.run(self, closure)
         if ledger.draws == 0:
             if self.held or not self.draws_weights:
                 self._end_draw()
@@ -320,31 +316,6 @@ class BayesianOptimizer(Optimizer):
         if self.held:
             self._place_draw(self.means())
         return loss
-
-    def _run(self, closure: Callable[[], Any]) -> Any:
-        with torch.enable_grad():
-            if self.held or not self.draws_weights:
-                return closure()
-            weights, call = list(self.weights().values()), self.param_groups[0]["call"]
-            before, losses = snapshot(weights), []
-            draws, done = self.ledger.set_aside()
-            try:
-                for _ in range(self.num_samples):
-                    with self.sampled():
-                        losses.append(closure())
-                        if draws and losses == [None] and unchanged(weights, before):
-                            raise _BroughtNothingError
-            except _BroughtNothingError:
-                # The closure of a loop that has run backward at draws of its own, as Lightning's manual optimisation gives.
-                self.ledger.draws, self.ledger.done = draws, done
-                self._set("call", call)
-                return None
-            except BaseException:
-                self.ledger.clear()  # of the draws before the one at which it raised
-                raise
-        if len(losses) == 1 or any(loss is None for loss in losses):
-            return losses[-1]
-        return sum(losses) / len(losses)
 
     # --- names, numbers and keys ---
 
