@@ -80,3 +80,30 @@ def test_a_pass_leaves_no_tensor_for_the_collector_of_cycles():
 def test_nothing_is_streamed_on_a_cpu():
     model = pl.BayesianModel(torch.nn.Linear(3, 1), pl.likelihoods.Normal(scale=1.0))
     assert stream(model, model.init(), torch.randn(4, 3)) is None
+
+
+class Told(torch.nn.Module):
+    """Uses its layer as often as an attribute says."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.count = torch.nn.ModuleList([torch.nn.Linear(4, 4) for _ in range(2)]), 2
+
+    def forward(self, x):
+        for layer in self.layers[: self.count]:
+            x = layer(x.flatten(0, -2)).tanh().unflatten(0, x.shape[:-1])
+        return x.flatten(1)
+
+
+def test_a_pass_that_does_not_follow_its_plan_is_not_streamed():
+    network = Told()
+    model = pl.BayesianModel(network, pl.likelihoods.Categorical())
+    names, params = tuple(model.weight_names), model.init()
+    x = torch.randn(6, 3, 4)
+    plan = plan_for(model, params, x, names)
+    for many in (6, 7):  # other numbers of examples have the same plan
+        assert Stream(model, params, x[:1].expand(many, -1, -1), None, plan).as_planned
+    other = Stream(model, params, torch.randn(6, 5, 4), None, plan)  # other numbers of places have not
+    assert not other.as_planned
+    model.network.module(torch.device("cpu"), "eval").count = 1
+    assert not Stream(model, params, x, None, plan).as_planned

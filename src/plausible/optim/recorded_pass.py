@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -298,7 +298,7 @@ class RecordedPass(Pass):
         names = self.alone[place]
         if not names or len(names) < len(set(self.plan.calls[place].names)):
             return
-        with torch.no_grad(), without_advice(), self.optimizer.ledger.noting(self.by_hand):
+        with torch.no_grad(), self.optimizer.ledger.noting(self.by_hand):
             if self.optimizer.measure_use(self.traced, place, self.slopes[place], names):
                 self.seen.update(names)
                 self.traced.given[place] = None  # type: ignore[index]
@@ -319,7 +319,9 @@ class RecordedPass(Pass):
                 dtype, device, shape = self.shapes[i]
                 self.slopes[i] = torch.zeros((), dtype=dtype, device=device).expand(shape)
         column = self._column()
-        with torch.no_grad(), without_advice(), self.optimizer.ledger.noting(self.by_hand):
+        # Python shows a warning once until filters change, so that they are left alone where nothing will be said.
+        quiet = without_advice() if self.plan.fallback else nullcontext()
+        with torch.no_grad(), quiet, self.optimizer.ledger.noting(self.by_hand):
             rest = [k for k in self.weights if k not in self.seen and k in self.plan.reached]
             self.optimizer.measure(self.traced, column.unsqueeze(0), rest)
         if self.optimizer.witness is not None:
