@@ -49,18 +49,15 @@ CANDIDATES: Mapping[str, Sequence[Mapping[str, Any]]] = {
     # Wide draws make it slow (γ = 1e-3: 62.9 % after 20 epochs), narrow ones sure of too much (γ = 1e-2: 71.8 %, NLL 1.20 at the
     # end, 0.80 after 20 epochs); a prior and early falls may hold back the narrow ones.
     "alexnet-vogn": (
-        {"falls": (125, 150)},
-        {"rate": 3e-4, "damping": 3e-3},
-        {"rate": 1e-3, "damping": 1e-2},
-        {"rate": 5e-4, "damping": 5e-3, "precision": 1000.0, "falls": (60, 90), "epochs": 121},
-        {"rate": 1e-3, "damping": 1e-2, "precision": 2000.0, "falls": (60, 90), "epochs": 121},
-        {"rate": 5e-4, "damping": 5e-3, "precision": 3000.0, "falls": (80, 120)},
-        {"rate": 5e-4, "damping": 5e-3, "falls": (35, 50, 65), "epochs": 81},
+        {"rate": 5e-4, "damping": 5e-3, "precision": 1000.0, "falls": (55, 70, 85, 95), "epochs": 101},
+        {"rate": 1e-3, "damping": 1e-2, "precision": 1000.0, "falls": (35, 50, 60, 70), "epochs": 81},
+        {"rate": 1e-3, "damping": 1e-2, "precision": 3000.0, "falls": (55, 70, 85, 95), "epochs": 101},
+        {"rate": 5e-4, "damping": 5e-3, "precision": 3000.0, "falls": (55, 70, 85, 95), "epochs": 101},
+        {"rate": 5e-4, "damping": 5e-3, "falls": (35, 50, 60, 70), "epochs": 81},
+        {"rate": 5e-4, "damping": 3e-3, "precision": 1000.0, "falls": (55, 70, 85, 95), "epochs": 101},
     ),
     "lenet5-vogn": ({"rate": 1e-3, "falls": (15,), "epochs": 25}, {"rate": 5e-4, "falls": (15,), "epochs": 25}),
     "resnet18-vogn": ({"rate": 4e-4, "epochs": 20}, {"rate": 1e-3, "epochs": 20}),
-    "alexnet-plain-noisy-kfac": ({"factor": 2.0}, {"factor": 3.0}),
-    "alexnet-noisy-kfac": ({"factor": 3.0}, {"factor": 10.0}),
 }
 
 
