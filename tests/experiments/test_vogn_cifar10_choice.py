@@ -60,7 +60,7 @@ def test_the_one_that_falls_least_short_of_the_published_wins_once_all_are_judge
     assert vogn_cifar10_choice.best(ROW, tmp_path) is None
     stored(tmp_path, last, 0.71, accuracy=75.0, ece=0.02)
     chosen = vogn_cifar10_choice.best(ROW, tmp_path)
-    assert chosen == replace(ROW, rate=5e-4, damping=3e-3, precision=1000.0, falls=(55, 70, 85, 95))  # what the last one has of its own
+    assert chosen == replace(ROW, rate=1e-4, draws=1)  # what the last one has of its own
     assert chosen.epochs == ROW.epochs > last.epochs
 
 
@@ -107,14 +107,6 @@ def test_a_candidate_is_held_against_adam_at_the_same_epochs(tmp_path):
     found = Store(tmp_path, vogn_cifar10_choice.STUDY).read(short)
     behind = 70.0 + 6.0 * (120 - 80.5) / 80.5 - 70.0
     assert vogn_cifar10_choice.shortfall(ROW, found, adam) == pytest.approx(behind / 2)
-
-
-def test_of_a_row_that_was_not_published_the_likeliest_wins(tmp_path):
-    row = vogn_cifar10_choice.row_named("alexnet-plain-noisy-kfac")
-    candidates = vogn_cifar10_choice.candidates_of(row)
-    for k, candidate in enumerate(candidates):
-        stored(tmp_path, candidate, 0.9 - 0.1 * k, accuracy=60.0 - k)
-    assert vogn_cifar10_choice.best(row, tmp_path) == replace(row, factor=candidates[-1].factor)
 
 
 def test_a_candidate_that_was_judged_with_other_settings_is_not_judged(tmp_path):

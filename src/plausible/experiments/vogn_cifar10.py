@@ -39,7 +39,6 @@ CHOSEN: Mapping[str, Mapping[str, Any]] = {
     "noisy-kfac": {"precision": 500.0},
     "alexnet-plain-noisy-kfac": {"factor": 3.0},
     "alexnet-noisy-kfac": {"factor": 3.0},
-    "resnet18-noisy-kfac": {"factor": 10.0},
     "lenet5-vogn": {"rate": 1e-3, "falls": (15,)},
     "alexnet-plain-vogn": {"precision": 1000.0, "rate": 1.5e-4, "falls": (22, 27, 32, 37)},
     "resnet18-vogn": {"rate": 1e-3},
