@@ -48,6 +48,7 @@ BY_DECAY = ("adam", "kfac", "swag", "mc-dropout")  # methods whose prior is Adam
 BY_FACTOR = ("vogn", "vogn-parts")  # methods that have a ρ of their own
 TRAINING_IMAGES = 50_000
 DAMPING = 1e-3  # the paper's γ
+CURVATURE_DECAY = 1e-3  # the paper's 1 − β₂
 LOOK_EVERY = 100  # steps from one look of K-FAC at the curvature to the next
 LOOKS_OF_KFAC = 7  # at the test images, and half as many as others have at most: answers with wide factors take seconds
 
@@ -119,6 +120,7 @@ class CIFARRow(Row):
         rate: Of learning, None for the method's own.
         factor: ρ, which N is multiplied by.
         damping: VOGN's γ and OGN's.
+        curvature_decay: 1 − β₂ of theirs, as their algorithm reads: how much of s one step leaves.
         falls: Epochs at which the rate falls to a tenth, of the methods that have it from the row.
         draws: Of the weights a step that an example is seen under, for methods that draw.
         parts: Of a batch, which have draws of their own.
@@ -135,6 +137,7 @@ class CIFARRow(Row):
     rate: float | None = None
     factor: float = 1.0
     damping: float = DAMPING
+    curvature_decay: float = CURVATURE_DECAY
     falls: tuple[int, ...] = ()
     draws: int = 1
     parts: int = 1
@@ -154,8 +157,8 @@ def method_for(row: CIFARRow) -> Method:
     """The row's method in the library's words."""
     own, schedule = SETTINGS[row.network], falling(row.falls, row.epochs)
     online: dict[str, Any] = {
-        "learning_rate": row.rate, "momentum": 0.9, "curvature_decay": 1 - 0.999, "damping": row.damping,
-        "schedule": schedule,
+        "learning_rate": row.rate, "momentum": 0.9, "curvature_decay": row.curvature_decay,
+        "damping": row.damping, "schedule": schedule,
     }  # fmt: skip
     if row.method in BY_FACTOR:
         start, steps = own.warm_up or (None, 0)
@@ -307,7 +310,7 @@ def _row(network: str, method: str) -> CIFARRow:
     return CIFARRow(
         name=name, network=network, method=method, rate=chosen.get("rate", RATES.get(method)),
         precision=chosen.get("precision", precision), factor=chosen.get("factor", factor),
-        damping=chosen.get("damping", DAMPING),
+        damping=chosen.get("damping", DAMPING), curvature_decay=chosen.get("curvature_decay", CURVATURE_DECAY),
         falls=chosen.get("falls", own.falls) if method in RATES else (),
         looks=min(own.looks // 2, LOOKS_OF_KFAC) if "kfac" in method else own.looks,
         seeds=1 if method == "vogn-parts" else own.seeds,

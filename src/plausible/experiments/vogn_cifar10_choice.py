@@ -46,19 +46,21 @@ CANDIDATES: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"precision": 1000.0, "rate": 4e-4, "falls": (12, 24, 36), "epochs": 48},
     ),
     # Wide draws make it slow (γ = 1e-3: 62.9 % after 20 epochs), narrow ones sure of too much (γ = 1e-2: 71.8 %, NLL 1.20 at the
-    # end, 0.80 after 20 epochs). A prior narrows them and holds weights back, and so do early falls.
+    # end, 0.80 after 20 epochs). An s of ten batches gains a point of accuracy beside that of the newest alone, with one draw.
     "alexnet-vogn": (
-        {"rate": 1.25e-4, "precision": 250.0, "falls": (100, 125, 150), "epochs": 161},
-        {"rate": 1.5e-4, "precision": 500.0, "falls": (100, 125, 150), "epochs": 161},
-        {"rate": 3e-4, "damping": 3e-3, "precision": 250.0, "falls": (60, 75, 90), "epochs": 101},
-        {"rate": 2.5e-4, "damping": 3e-3, "precision": 1000.0, "falls": (60, 75, 90), "epochs": 101},
-        {"rate": 5e-4, "damping": 6e-3, "precision": 500.0, "falls": (45, 57, 69), "epochs": 81},
-        {"rate": 3e-4, "damping": 6e-3, "precision": 1500.0, "falls": (50, 62, 74), "epochs": 81},
-        {"rate": 8e-4, "damping": 1e-2, "precision": 500.0, "falls": (40, 52, 64), "epochs": 81},
-        {"rate": 4e-4, "damping": 1e-2, "precision": 1500.0, "falls": (50, 62, 74), "epochs": 81},
-        {"rate": 3e-4, "damping": 3e-3, "precision": 250.0, "falls": (60, 75, 90), "draws": 1, "epochs": 101},
-        {"rate": 1e-4, "draws": 1, "epochs": 161},
-    ),
+        {"rate": 1e-3, "damping": 3e-3, "curvature_decay": 0.9, "falls": (15, 80, 100), "epochs": 121},
+        {"rate": 1e-3, "damping": 3e-3, "falls": (15, 80, 100), "epochs": 121},
+        {"rate": 1e-3, "damping": 2e-3, "curvature_decay": 0.9, "falls": (16, 90, 105), "epochs": 121},
+        {"rate": 1e-3, "damping": 3e-3, "curvature_decay": 0.99, "falls": (15, 80, 100), "epochs": 121},
+        {
+            "rate": 1e-3, "damping": 3e-3, "curvature_decay": 0.9, "precision": 500.0, "falls": (15, 80, 100), "epochs": 121
+        },
+        {"rate": 1.5e-3, "damping": 5e-3, "curvature_decay": 0.9, "falls": (14, 55, 70), "epochs": 81},
+        {"rate": 3e-4, "damping": 3e-3, "curvature_decay": 0.9, "falls": (60, 75, 90), "epochs": 101},
+        {"rate": 5e-4, "damping": 5e-3, "curvature_decay": 0.9, "falls": (45, 58, 70), "epochs": 81},
+        {"rate": 6e-4, "curvature_decay": 0.9, "falls": (15, 125, 150), "epochs": 161},
+        {"curvature_decay": 0.9, "epochs": 161},
+    ),  # fmt: skip
     "lenet5-vogn": ({"rate": 1e-3, "falls": (15,), "epochs": 25}, {"rate": 5e-4, "falls": (15,), "epochs": 25}),
     "resnet18-vogn": ({"rate": 4e-4, "epochs": 20}, {"rate": 1e-3, "epochs": 20}),
 }
