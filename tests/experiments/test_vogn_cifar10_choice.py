@@ -60,7 +60,9 @@ def test_the_one_that_falls_least_short_of_the_published_wins_once_all_are_judge
     assert vogn_cifar10_choice.best(ROW, tmp_path) is None
     stored(tmp_path, last, 0.71, accuracy=75.0, ece=0.02)
     chosen = vogn_cifar10_choice.best(ROW, tmp_path)
-    assert chosen == replace(ROW, rate=1e-4, draws=1)  # what the last one has of its own
+    assert chosen == replace(
+        ROW, rate=1.5e-3, damping=5e-3, curvature_decay=0.9, falls=(14, 55, 70)
+    )  # what the last one has of its own
     assert chosen.epochs == ROW.epochs > last.epochs
 
 

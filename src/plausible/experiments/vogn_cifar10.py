@@ -37,10 +37,8 @@ HISTOGRAM = 40  # bins of the entropy
 # By row or method, where held-out images speak against the network's setting.
 CHOSEN: Mapping[str, Mapping[str, Any]] = {
     "noisy-kfac": {"precision": 500.0},
-    "alexnet-plain-noisy-kfac": {"factor": 3.0},
-    "alexnet-noisy-kfac": {"factor": 3.0},
     "lenet5-vogn": {"rate": 1e-3, "falls": (15,)},
-    "alexnet-plain-vogn": {"precision": 1000.0, "rate": 1.5e-4, "falls": (22, 27, 32, 37)},
+    "alexnet-plain-vogn": {"precision": 1000.0, "rate": 1.5e-4, "falls": (22, 27, 32)},
     "resnet18-vogn": {"rate": 1e-3},
 }
 RATES = {"adam": 1e-3, "mc-dropout": 1e-3, "vogn": 1e-4, "vogn-parts": 1e-4, "ogn": 1e-4, "ivon": 0.1}
