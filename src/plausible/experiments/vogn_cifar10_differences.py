@@ -27,8 +27,8 @@ DIFFERENCES = (
     "images 75.5 %, 0.732, 0.028) and, among higher rates, 4e-4 (74.8 %, 0.739; 71.9 %, 0.809). It learns more slowly than Adam "
     "because its draws are wide: with ten times the damping and the rate it has 71.8 % of the held-out images after 20 epochs, "
     "and in the end fits 99 % of the images that it trains on and has an NLL of 1.20 of those held out. With three and five "
-    "times both, and an s that averages ten batches, it has 69.5 and 71.6 % after 20 epochs and NLLs of 0.707 and 0.716 in the end, "
-    "which promises no more on the test images than the 0.690 before",
+    "times both, and an s that averages ten batches, it has 69.5 and 71.6 % after 20 epochs and NLLs of 0.707 and 0.716 in the "
+    "end, which promises no more on the test images than the 0.690 before",
     "VOGN on ResNet-18 has a rate of 1e-3, ten times the published one. On held-out images, 20 epochs of it had 86.8 %, of 4e-4 "
     "84.9 %. Seen on the test images before: the published rate (90.7 %, NLL 0.275, ECE 0.013, and 16 points behind Adam after "
     "20 epochs)",
