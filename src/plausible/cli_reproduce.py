@@ -124,6 +124,8 @@ def _run(
 
 def _what_is_stored(stored: int, wanted: int, folder: Path, show: bool) -> str:
     found = f"{stored} of {wanted} rows are stored in {folder}"
+    if show and not stored:
+        return f"{found}; where the repository is, --show has its numbers, or give --results DIR."
     if stored == wanted or show:
         return f"{found}."
     return f"{found}; the others run now, for as long as the study says (--rows chooses some, --show none, --quick is a toy)."

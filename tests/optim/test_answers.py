@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.optim.cases import LOOPS, assert_equal, data, every, loop, make, mlp, model, sampling, stepped, weights
+from tests.optim.cases import LOOPS, N, assert_equal, data, every, loop, make, mlp, model, sampling, stepped, weights
 from torch import nn
 
 import plausible as pl
@@ -194,3 +194,16 @@ def test_a_short_run_says_that_the_first_batch_decides_the_width():
         kept = "with betas[1]=0.999 the curvature still has 100% of the first batch's squared gradients"
         assert said.ok == (beta == 0.5)
         assert any(kept in m for m in said.messages) == (beta == 0.999)
+
+
+def test_a_start_that_does_not_go_with_the_noise_is_named(caplog):
+    """What a regression's loss bends by is in units of its noise, and IVON's defaults are for classes."""
+    network, noise = mlp(), 0.05
+    for told, fits in (({}, False), ({"hess_init": 1 / noise**2, "lr": 0.1 * noise**2}, True)):
+        caplog.clear()
+        optimizer = pl.optim.IVON(network, num_data=N, betas=(0.9, 0.5), **told)
+        loop(optimizer, *data(), steps=20)
+        posterior = optimizer.posterior(pl.BayesianModel(network, pl.likelihoods.Normal(scale=noise)))
+        said = [m for m in posterior.diagnostics().messages if "take hess_init=400 and lr=0.00025" in m]
+        assert bool(said) != fits and posterior.diagnostics().ok == fits
+        assert any("hess_init=400" in r.getMessage() for r in caplog.records) != fits

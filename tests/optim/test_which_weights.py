@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from tests.optim.cases import N, assert_close, bare_loop, data, every, loop, make, mlp, model, weights
+from tests.optim.cases import N, assert_close, bare_loop, data, every, loop, losses, make, mlp, model, weights
 from torch import nn
 
 import plausible as pl
@@ -103,10 +103,26 @@ def test_prior_precisions_may_differ_by_name(name):
         loop(optimizer, *data(), steps=1)
         found.append(weights(network))
     mixed, without, strong = found
-    if name != "IVON":  # whose learning rate is rescaled by the average of all
+    if name != "IVON":  # whose first gradients are at draws as wide as other weights' priors let them be
         assert_close({"2.weight": mixed["2.weight"]}, {"2.weight": without["2.weight"]}, 1e-12)
         assert_close({"0.weight": mixed["0.weight"]}, {"0.weight": strong["0.weight"]}, 1e-12)
     assert not torch.allclose(mixed["2.weight"], strong["2.weight"], rtol=1e-6)
+
+
+def test_the_rate_of_ivon_goes_with_each_weight_s_own_prior():
+    """As published: of weights with a wide prior it is what it would be without the others."""
+    network, (x, y) = mlp(), data()
+    optimizer = make("IVON", network, prior_precision={"0.*": 1e4, "*": 1.0}, betas=(0.0, 0.99))
+    before = weights(network)
+    optimizer.zero_grad()
+    with optimizer.sampled():
+        losses(network, x, y).mean().backward()
+    optimizer.step()
+    for name, p in network.named_parameters():
+        share = (1e4 if name.startswith("0") else 1.0) / N
+        bottom = optimizer.state[p]["curvature"] + share
+        moved = -0.1 * (0.1 + share) * (p.grad + share * before[name]) / bottom
+        torch.testing.assert_close(p.detach() - before[name], moved, rtol=1e-10, atol=1e-14)
 
 
 def test_a_weight_that_no_pattern_of_the_prior_matches_is_named():

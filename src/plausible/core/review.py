@@ -1,11 +1,17 @@
-"""A look back when a run is over, by methods that judge their own outcome."""
+"""A look back when a run is over: at targets in units that no run could reach, and by methods that judge their own outcome."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
 from ..weights.algebra import Weights
+from .diagnostics import Diagnostics
+from .likelihoods import Poisson
+from .model import BayesianModel
 from .posteriors import Posterior
+
+LARGE = 5.0  # root mean square of targets from which units may be why nothing is learnt
+DRAWS = 8
 
 
 @runtime_checkable
@@ -21,3 +27,29 @@ class Reviewing(Protocol):
             batch: One that an epoch began with, without augmentation; None where there are no data.
             steps: How many were made.
         """
+
+
+def strange_units(answer: Posterior, batch: Any) -> Diagnostics | None:
+    """Whether targets are large numbers of which nothing but their mean is known, if that."""
+    model = answer.model
+    if batch is None or not isinstance(model, BayesianModel) or isinstance(model.likelihood, Poisson):
+        return None
+    inputs, targets, weights = batch
+    if getattr(model.likelihood, "task", None) != "regression" or not targets.is_floating_point() or len(targets) < 2:
+        return None
+    y = targets if weights is None else targets[weights != 0]
+    if len(y) < 2 or not float(y.double().square().mean()) ** 0.5 > LARGE:
+        return None
+    mean = answer.predict(inputs, num_samples=DRAWS).mean
+    if mean.shape != targets.shape:
+        return None
+    found = (mean if weights is None else mean[weights != 0]).double()
+    centre, spread = y.double().mean(0), y.double().var(0)
+    if float((found - y).square().mean(0).sum()) < float(spread.sum()):
+        return None
+    said = (
+        f"on {len(y)} training examples predictions are no nearer to the targets than the targets' own mean is; those have "
+        f"mean {float(centre.mean()):.3g} and deviation {float(spread.mean()) ** 0.5:.3g}, where weights near one make outputs "
+        "near one: standardise them, as by (y - y.mean()) / y.std()"
+    )
+    return Diagnostics(messages=(said,), ok=False)

@@ -17,6 +17,7 @@ from ..weights.algebra import Weights
 from ..weights.rng import Keys, forked, run_key
 from . import batch as batches
 from .chunks import Chunks
+from .diagnostics import together
 from .errors import NotSupported
 from .execution import Execution, Plan, make_plan
 from .files.checkpoint import Keeper
@@ -32,7 +33,7 @@ from .progress import Progress
 from .records import Records
 from .refresh import EXAMPLES, fill, statistics_of
 from .refusals import refuse_different_courses, refuse_unsuitable, warn_if_improper
-from .review import Reviewing
+from .review import Reviewing, strange_units
 from .source import Source
 from .starts import starts
 from .stopped import reason
@@ -253,20 +254,26 @@ class Run:
         return answers
 
     def _review(self, answers: list[Posterior]) -> None:
-        """Let the methods look back from where the answers can predict."""
-        if not isinstance(self.methods[0], Reviewing):
-            return
-        began = (self.done - 1) // self.steps_per_epoch * self.steps_per_epoch
-        batch = None
-        if self.done:  # a resumed run looks at what one that was never killed looks at
-            batch = self.epoch_began[1] if self.epoch_began[0] == began else self.source.batch(began)
+        """Look back from where the answers can predict."""
+        batch = self._batch_of_last_epoch() if self.done and isinstance(self.model, BayesianModel) else None
         for m, (answer, start) in enumerate(zip(answers, self._starts(len(answers)), strict=True)):
             own = batches.rows(batch, m) if isinstance(self.source, Stacked) else batch
             method: Any = self.execution.mode_method(m)
             try:
-                method.reviewed(answer, start, own, self.done)
+                if isinstance(method, Reviewing):
+                    method.reviewed(answer, start, own, self.done)
+                if self.done and (strange := strange_units(answer, own)) is not None:
+                    answer._diagnostics = together(answer._diagnostics, strange)
+                    log.warning("%s: %s", type(method).__name__, strange.messages[0])
             except Exception as error:  # noqa: BLE001 - a likelihood of the user's may fail where nothing was trained
                 log.warning("nothing is said of how the posterior predicts training data, which failed: %s", error)
+
+    def _batch_of_last_epoch(self) -> Any:
+        """What the last epoch began with: a resumed run looks at what one that was never killed looks at."""
+        if self.everything is not None:
+            return self.everything if isinstance(self.everything, InternalBatch) else None
+        began = (self.done - 1) // self.steps_per_epoch * self.steps_per_epoch
+        return self.epoch_began[1] if self.epoch_began[0] == began else self.source.batch(began)
 
     def _surveyed(self, mode: int, model: Target, state: Any, buffers: Any) -> Posterior:
         """The answer of a method that looks at the data again, in eval mode with the statistics of these weights."""

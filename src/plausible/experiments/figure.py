@@ -80,6 +80,7 @@ def _draw_lines(figure: Any, study: Study, results: Sequence[Result]) -> None:
     if min(values) > 0 and max(values) > WIDE * min(values):
         panel.set_xscale("log")
     panel.set_yticks(places, [result.row.name for result in results])
+    panel.set_ylim(-0.6, len(results) - 0.4)
     panel.tick_params(labelsize=8)
     panel.grid(alpha=0.3)
     panel.spines[["top", "right"]].set_visible(False)

@@ -121,7 +121,12 @@ def page(study: Study, results: Sequence[Result], picture: str) -> str:
     if not results:
         return "\n".join([*lines, "No row has been run yet.", ""])
     lines += _markdown([headings(study), *(cells(study, r) for r in results)])
-    lines += ["", f"![{study.title}: ours and the published numbers]({picture})", ""]
+    drawn = (
+        "ours and the published numbers"
+        if _any_comparable(study, results)
+        else next(iter(study.columns.values())).heading
+    )
+    lines += ["", f"![{study.title}: {drawn}]({picture})", ""]
     repeated = [r for r in results if r.repetitions > 1]
     if repeated:
         alone = f"; a row of one {study.repetition} has none" if len(repeated) < len(results) else ""
@@ -130,10 +135,8 @@ def page(study: Study, results: Sequence[Result], picture: str) -> str:
     lines += [f"- {c.heading}: {c.meaning}; {c.direction}" for c in study.columns.values()]
     lines += [f"- ± one standard error over {study.repetition}s"] if repeated else []
     if _any_comparable(study, results):
-        lines += [
-            "- *in italics: the published number*"
-            + ("*, and the difference in standard errors (SE)*" if repeated else "")
-        ]
+        beside = ", and the difference in standard errors (SE)" if repeated else ""
+        lines += [f"- *in italics: the published number{beside}*"]
     for own in drawable(study, results):
         lines += ["", f"![{own.caption}]({file_name(study, own)})", "", f"*{own.caption}*"]
     found = study.findings({result.row.name: result for result in results})

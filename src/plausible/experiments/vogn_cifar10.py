@@ -330,8 +330,8 @@ STUDY = Study(
     paper="Osawa, Swaroop, Jain, Eschenhagen, Turner, Yokota & Khan (2019), Practical deep learning with Bayesian principles",
     about=(
         "LeNet-5, AlexNet (without and with shifted and mirrored images) and ResNet-18 on CIFAR-10, trained by each method for "
-        "the published number of epochs. Predictions average 10 draws (ResNet-18: 20). Strangers are the test images of SVHN, "
-        "told by the entropy of the prediction."
+        "the published number of epochs. `adam` is `pl.MAP`, `bbb` Bayes by backprop. Predictions average 10 draws (ResNet-18: "
+        "20). Strangers are the test images of SVHN, told by the entropy of the prediction."
     ),
     columns={
         "accuracy": Column(

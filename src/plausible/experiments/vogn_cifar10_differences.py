@@ -1,11 +1,13 @@
 """What differs from the paper in the study of natural-gradient methods on CIFAR-10, and how settings were found."""
 
 DIFFERENCES = (
+    "letters are those of `pl.VOGN`: ρ its `augmentation_factor`, τ its `tempering`, γ its `damping`, β₂ one less its "
+    "`curvature_decay`, s its curvature, of which a batch's squared gradients ĥ are the news; δ is the prior's precision",
     "VOGN draws the weights four times a step, on ResNet-18 once, where the authors do so 24 (LeNet-5, AlexNet) or 40 times "
     "(ResNet-18), spread over GPUs; other methods draw once. The row `alexnet-vogn-parts` has the authors' layout in one "
     "process: a batch has eight parts, each with three draws of its own, so 24 a step",
-    "the published β₂ of 0.999 is read as their algorithm has it, s ← (1 − τ β₂) s + β₂ ĥ, so that s is all but the newest "
-    "batch's; as the decay of an average it made AlexNet lose 13 points after 60 epochs, on 5,000 images held out of the "
+    "the published β₂ of 0.999 is read as their algorithm has it, s ← (1 − τ β₂) s + β₂ ĥ, so that s is almost wholly the "
+    "newest batch's; as the decay of an average it made AlexNet lose 13 points after 60 epochs, on 5,000 images held out of the "
     "training part (`results/vogn-curvature-decay-h200.json`)",
     "VOGN has the published settings on AlexNet with augmentation alone. On the other networks its prior or rate was chosen on "
     "5,000 images held out of the training part, but after rows with other settings had been seen on the test images; those "

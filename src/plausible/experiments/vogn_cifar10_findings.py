@@ -46,13 +46,13 @@ def _published_row(results: Results, network: str) -> list[str]:
         return []
     result, published = results[name], PUBLISHED[name].values
     missed = [
-        f"{WORDS[key][0]} ({result.scores[key].mean:{WORDS[key][1]}}, published {published[key]}), "
-        f"{(short - 1) * abs(TOLERANCES[key]):{WORDS[key][1]}} beyond that"
+        f"{WORDS[key][0]}: {result.scores[key].mean:{WORDS[key][1]}} misses {published[key] + TOLERANCES[key]:{WORDS[key][1]}} "
+        f"by {(short - 1) * abs(TOLERANCES[key]):{WORDS[key][1]}}"
         for key, short in shortfalls(name, result).items()
         if short > 1
     ]
     told = f"VOGN on {NETWORKS[network]}: within 1 point of accuracy, 0.02 of NLL and 0.015 of ECE of the published or better"
-    return [f"{told}, but for {' and '.join(missed)}" if missed else told]
+    return [f"{told}, but for {'; '.join(missed)}" if missed else told]
 
 
 def _beside_adam(results: Results, network: str) -> list[str]:
@@ -76,7 +76,7 @@ def _likeliest(results: Results, network: str) -> list[str]:
         return []
     best = min(told, key=lambda m: told[m].scores["nll"].mean)
     return [
-        f"the likeliest of the methods that average, on {NETWORKS[network]}: {best}, with an NLL of "
+        f"the lowest NLL of the methods that average, on {NETWORKS[network]}: {best} with "
         f"{told[best].scores['nll'].mean:.3f}; the best published is {min(published)}"
     ]
 

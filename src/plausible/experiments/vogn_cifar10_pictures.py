@@ -45,7 +45,7 @@ def _save(figure: Any, path: Path) -> None:
 
 
 def draw_curves(results: Results, path: Path) -> None:
-    """Test accuracy along training, the mean over seeds; on the right, the best of it from near by."""
+    """Test accuracy along training, the mean over seeds; on the right, the best of it larger."""
     found = _finished(results)
     figure = _figure(9.0, 2.7 * len(found))
     grid = figure.subplots(len(found), 2, squeeze=False)
@@ -66,7 +66,7 @@ def draw_curves(results: Results, path: Path) -> None:
         best = max(max(means) for _, means in curves.values())
         near.set_ylim(best - NEAR, best + 0.5)
         whole.set_title(NETWORKS[network], fontsize=10)
-        near.set_title("from near by", fontsize=10)
+        near.set_title(f"the best {NEAR:g} points of it", fontsize=10)
         whole.set_ylabel("test accuracy %", fontsize=9)
     for panel in grid[-1]:
         panel.set_xlabel("epoch", fontsize=9)
@@ -147,11 +147,12 @@ def draw_scorecard(results: Results, path: Path) -> None:
 PICTURES = (
     Picture(
         name="curves",
-        caption="Test accuracy along training, means over seeds; on LeNet-5 Bayes by backprop went on until epoch 800",
+        caption="Test accuracy along training, means over seeds; SWAG is judged at its end alone (diamonds); on LeNet-5 "
+        "Bayes by backprop went on until epoch 800",
         needs=["lenet5-adam", "lenet5-vogn"], draw=draw_curves,
     ),
     Picture(
-        name="entropies", caption="Entropy of predictions on CIFAR-10 and on SVHN: shares of images, first seed",
+        name="entropies", caption="Entropy of predictions on CIFAR-10 and on SVHN, first seed; heights are scaled panel by panel",
         needs=["lenet5-adam", "lenet5-vogn"], draw=draw_entropies,
     ),
     Picture(

@@ -141,7 +141,7 @@ def toy(row: TasksRow) -> TasksRow:
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
-    """The mean accuracy on all tasks so far, after each task: of everything, and of what remembers from near by."""
+    """The mean accuracy on all tasks so far, after each task: of everything, and of what remembers, larger."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # no window and no global state
     from matplotlib.figure import Figure
 
@@ -156,7 +156,9 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
                 panel.plot(tasks, after.mean(0), ".-", color=colour, label=name)
                 panel.fill_between(tasks, after.amin(0), after.amax(0), color=colour, alpha=0.15, linewidth=0)
     near.set_ylim(84, 99)
-    whole.set_ylabel("mean accuracy on them %", fontsize=9)
+    whole.set_ylabel("mean accuracy on the tasks seen, %", fontsize=9)
+    whole.set_title("all methods", fontsize=10)
+    near.set_title("those that remember, larger", fontsize=10)
     whole.legend(fontsize=8)
     for panel in (whole, near):
         panel.set_xlabel("tasks seen", fontsize=9)
@@ -221,7 +223,7 @@ STUDY = Study(
     pictures=(
         Picture(
             name="tasks",
-            caption="Mean accuracy on all tasks so far, after each; the same from near by",
+            caption="Mean accuracy on all tasks so far, after each; bands reach from the worst to the best seed",
             needs=["vogn"],
             draw=draw,
         ),

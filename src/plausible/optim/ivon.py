@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..core.diagnostics import Diagnostics
+from ..core.diagnostics import Diagnostics, together
 from ..core.method import require
 from ..core.model import BayesianModel
 from ..core.posteriors import Diagonal
@@ -16,12 +17,16 @@ from ..inference.natural_gradient import fused_ivon
 from ..inference.natural_gradient.answer import checked, decided_by, judged
 from ..inference.natural_gradient.gaussian_prior import GaussianPrior, deviations
 from ..inference.natural_gradient.ivon import ivon_step_, kept_share
+from ..inference.natural_gradient.start import stiffness
 from ..weights.algebra import Weights, like, wide_zeros
 from ..weights.rng import Keys
 from .checks import betas_in_range, number
 from .groups import group_weights
 from .measured import averages
 from .optimizer import BayesianOptimizer, Part
+
+log = logging.getLogger("plausible")
+UNITS = 100.0  # how many times h₀ an example's loss may bend
 
 
 class IVON(BayesianOptimizer):
@@ -30,7 +35,7 @@ class IVON(BayesianOptimizer):
     Args:
         network: Whose trainable weights are inferred.
         num_data: N, the number of training examples.
-        lr: Learning rate, as published: it multiplies h₀ + δ/N.
+        lr: Learning rate, as published: it multiplies h₀ + δ/N, of weights with another δ theirs.
         betas: β₁ of the momentum and β₂ of the Hessian, which must forget h₀ in the course of a run: 1 − β₂ of several
             times one over the number of steps does.
         prior_precision: δ of the prior N(0, 1 / δ) of a weight; or numbers by name pattern, of which the first counts.
@@ -87,12 +92,6 @@ class IVON(BayesianOptimizer):
                 own["momentum"], own["curvature"] = wide_zeros(p), wide_zeros(p) + group["hess_init"]
         return weights
 
-    def _rescale(self) -> float:
-        """The average of h₀ + δ/N over all weights."""
-        sizes = [(sum(p.numel() for p in group_weights(g).values()), g) for g in self.param_groups]
-        total = sum(n * (g["hess_init"] + g["prior_precision"] / self.num_data) for n, g in sizes)
-        return total / sum(n for n, _ in sizes)
-
     def scales(self) -> Weights:
         """The standard deviations of q."""
         metrics: Weights = {}
@@ -108,9 +107,9 @@ class IVON(BayesianOptimizer):
         return noise
 
     def _update(self, parts: list[Part]) -> None:
-        rescale = self._rescale()
         for part in parts:
             group, weights = part.group, self._begin(part.group)
+            rescale = group["hess_init"] + group["prior_precision"] / self.num_data
             state: dict[str, Weights] = {
                 "params": part.params,
                 "momentum": {k: self.state[weights[k]]["momentum"] for k in part.params},
@@ -133,8 +132,20 @@ class IVON(BayesianOptimizer):
     def _posterior(self, model: BayesianModel, mean: Weights) -> Diagonal:
         scales = self.scales()
         answer = checked(Diagonal(model, mean, {k: scales[k] for k in mean}))
-        answer._diagnostics = self._judged()
+        answer._diagnostics = together(self._judged(), self._in_other_units(model))
         return answer
+
+    def _in_other_units(self, model: BayesianModel) -> Diagnostics | None:
+        """Whether the noise is so small that h₀ was far from how an example's loss bends, and steps may have gone too far."""
+        bend, first = float(stiffness(model, model.start)), self.param_groups[0]
+        if bend <= UNITS * first["hess_init"]:
+            return None
+        said = (
+            f"hess_init={first['hess_init']:g} is of losses that bend by about one, and with this noise an example's bends by "
+            f"{bend:.3g}, so that steps may have gone too far: take hess_init={bend:.3g} and lr={0.1 / bend:.3g}"
+        )
+        log.warning("IVON: %s", said)
+        return Diagnostics(messages=(said,), ok=False)
 
     def _judged(self) -> Diagnostics | None:
         first = self.param_groups[0]

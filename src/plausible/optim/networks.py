@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,6 +26,24 @@ def bare(network: nn.Module) -> nn.Module:
             network = network.module
         else:
             return network
+
+
+def is_borrowed(network: nn.Module, names: Iterable[str]) -> bool:
+    """Whether `torch.func` runs the network, or lends it other weights for a pass that brings the optimiser's no gradients."""
+    if torch._C._functorch.maybe_current_level() is not None:
+        return True
+    for name in names:
+        path, _, own = name.rpartition(".")
+        held = _at(network, path)._parameters.get(own)
+        if held is not None and not isinstance(held, nn.Parameter):
+            return True
+    return False
+
+
+def _at(network: nn.Module, path: str) -> nn.Module:
+    for name in path.split(".") if path else ():
+        network = network._modules.get(name) or nn.Module()  # which holds nothing: it has been replaced since
+    return network
 
 
 def strangers(optimizer: BayesianOptimizer) -> dict[str, nn.Parameter]:

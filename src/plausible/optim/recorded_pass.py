@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ class Pass:
                 "the batch is empty, so there is nothing to learn from; skip it, or let the loader drop it"
             )
         self.counted = self.by_hand = False
+        self.strange_rows: int | None = None  # of an output, which can hardly be the examples or parts of them
         self.asked: list[Any] = []  # hooks of the weights, where some gradients alone are asked for
 
     def begin(self) -> None:
@@ -74,6 +75,8 @@ class Pass:
                     f"examples are counted along the first axis of the inputs, here {self.examples}, and the network returned "
                     f"{rows}; give it one tensor with examples in front, such as torch.stack(images) or x.unsqueeze(0)"
                 )
+            if out.dim() and rows % self.examples:
+                self.strange_rows = rows
 
     def _reached(self, gradient: Tensor) -> None:
         if self.counted or self.asked:
@@ -212,7 +215,7 @@ class RecordedPass(Pass):
         if not out.requires_grad:  # of weights that were frozen meanwhile
             return True
         # On the tensor as it is now: it may be written into later.
-        out.register_hook(functools.partial(self._arrived, place))
+        on_gradient(out, functools.partial(self._arrived, place))
         return True
 
     def expect_gradients(self, output: Any) -> None:
@@ -254,20 +257,10 @@ class RecordedPass(Pass):
 
     def _expect_at(self, out: Tensor, place: int) -> None:
         """Hook an output; where it is a copy in another type, what it is copied from, which a loss inside may be of."""
-        node: Any = out.grad_fn
-        number = out.output_nr
-        if node is None or node.name() != "ToCopyBackward0":
-            out.register_hook(functools.partial(self._arrived_at_output, place))
-            return
-        while node.name() == "ToCopyBackward0":
+        dtype, node, number = out.dtype, out.grad_fn, out.output_nr
+        while node is not None and node.name() == "ToCopyBackward0":
             ((node, number),) = node.next_functions
-        dtype = out.dtype
-
-        def arrived(gradients: Sequence[Tensor | None]) -> None:
-            if (gradient := gradients[number]) is not None:
-                self._arrived_at_output(place, gradient.to(dtype))
-
-        node.register_prehook(arrived)
+        on_gradient(out, lambda gradient: self._arrived_at_output(place, gradient.to(dtype)), node, number)
 
     def _arrived_at_output(self, place: int, gradient: Tensor) -> None:
         self._count_once(gradient, again=bool(self.columns) and self.columns[place] is not None)
@@ -278,7 +271,7 @@ class RecordedPass(Pass):
             return
         self._count_once(gradient, again=bool(self.slopes) and self.slopes[place] is not None)
         self.slopes[place] = gradient.detach()
-        if not self.asked:
+        if self.counted and not self.asked:
             self._look_at_once(place)
 
     def _count_once(self, gradient: Tensor, again: bool) -> None:
@@ -338,6 +331,27 @@ class RecordedPass(Pass):
                 "network's outputs, and there are none; let the network return what the loss is made of"
             )
         return _count(self.examples)
+
+
+def on_gradient(out: Tensor, function: Callable[[Tensor], None], node: Any = None, number: int | None = None) -> None:
+    """Call a function with the gradient that goes on from a tensor, after all hooks that change it, whenever they are hung.
+
+    Args:
+        out: The tensor.
+        function: Sees the gradient.
+        node: In place of the one that made the tensor.
+        number: Of this node's outputs, in place of the tensor's.
+    """
+    node, number = (out.grad_fn, out.output_nr) if node is None or number is None else (node, number)
+    if node is None:  # an input that goes out as it came in
+        out.register_hook(function)
+        return
+
+    def arrived(gradients: Sequence[Tensor | None]) -> None:
+        if (gradient := gradients[number]) is not None:
+            function(gradient)
+
+    node.register_prehook(arrived)
 
 
 ALL, SOME, BY_HAND = "all", "some", "by hand"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,14 @@ from torch.utils import _pytree as pytree
 from ..core.errors import NotSupported
 from .compilers import pause, resume, skip, untraced
 from .neighbours import NEIGHBOURS
-from .networks import bare, strangers
+from .networks import bare, is_borrowed, strangers
 from .recorded_pass import Pass, RecordedPass, Recordings
 
 if TYPE_CHECKING:
     from .optimizer import BayesianOptimizer
 
 
+log = logging.getLogger("plausible")
 ALIVE: weakref.WeakSet[BayesianOptimizer] = weakref.WeakSet()
 
 
@@ -109,6 +111,7 @@ class Watcher:
         self._recordings = Recordings()
         self._open: list[Pass | None] = []
         self._compilers: list[Any] = []
+        self._warned = False
 
     def __reduce__(self) -> Any:
         return Watcher, ()
@@ -161,6 +164,8 @@ class Watcher:
             optimizer.held or optimizer.ledger.inside or not optimizer.draws_weights
         ):
             return False
+        if is_borrowed(bare(network), optimizer.weights()):
+            return False
         self._clear_if_gradients_were(optimizer)
         inputs, others = _inputs(network, args, kwargs)
         current = (
@@ -172,8 +177,7 @@ class Watcher:
         self._open[-1] = current
         return isinstance(current, RecordedPass)
 
-    @staticmethod
-    def _expect(current: Pass, output: Any) -> None:
+    def _expect(self, current: Pass, output: Any) -> None:
         try:
             current.expect_gradients(output)
         except NotSupported as error:
@@ -184,6 +188,13 @@ class Watcher:
                 f"{', '.join(strange)}: the network has other weights than when the optimiser was made; make another "
                 f"{type(current.optimizer).__name__} of the network as it is now"
             ) from error
+        if current.strange_rows is not None and not self._warned:
+            self._warned = True
+            log.warning(
+                "a summed loss is divided by the number of examples, which is counted along the first axis of the inputs: %s "
+                "here, where the network returned %s rows; put examples in front, or take the mean of the losses",
+                current.examples, current.strange_rows,
+            )  # fmt: skip
 
     def _owner(self, network: nn.Module) -> BayesianOptimizer | None:
         if self._network is None or self._optimizer is None or self._network() is not network:

@@ -195,3 +195,13 @@ def test_short_runs_with_independent_normals_do_not_blow_up(steps):
     posterior = pl.fit(model, moons.train, pl.NaturalGradientVI(family="diagonal"), steps=steps, progress=False)
     x, y = moons.test
     assert -posterior.predict(x).log_prob(y).mean() < 0.5  # a guess has 0.69
+
+
+def test_more_weights_than_it_is_for_are_named_before_the_first_step(caplog):
+    x = torch.randn(20, 40, generator=torch.Generator().manual_seed(0))
+    for outputs, many in ((20, False), (30, True)):
+        caplog.clear()
+        model = pl.BayesianModel(torch.nn.Linear(40, outputs), pl.likelihoods.Normal(scale=1.0))
+        y = torch.zeros(20, outputs)
+        pl.fit(model, (x, y), pl.NaturalGradientVI(), steps=1, progress=False, device="cpu")
+        assert any(f"{40 * outputs + outputs:,} unknowns" in r.getMessage() for r in caplog.records) == many

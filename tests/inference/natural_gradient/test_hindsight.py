@@ -111,12 +111,73 @@ def test_draws_that_a_network_does_not_bear_are_named(scale, caplog):
     assert bool(wide) == any("too wide for this network: damping" in r.getMessage() for r in caplog.records)
 
 
+@pytest.mark.parametrize("method", [pl.OGN(), pl.KFAC()])
+def test_draws_that_no_step_has_tried_are_named_where_they_lose_most_of_what_the_mean_knows(method):
+    data = pl.datasets.digits()
+    model = pl.BayesianModel(pl.networks.MLP((1, 8, 8), (64,), 10), pl.likelihoods.Categorical())
+    posterior = pl.fit(model, data.train, method, epochs=40, **QUIET)
+    x, y = data.x_train[:256], data.y_train[:256]
+    at_mean = pl.posteriors.Delta(posterior.model, posterior.mean)
+    averaged, mean = (-float(p.predict(x).log_prob(y).mean()) for p in (posterior, at_mean))
+    assert averaged > mean + 0.1  # so there is something to be said
+    (said,) = [m for m in posterior.diagnostics().messages if "draws are too wide" in m]
+    assert "pl.posteriors.Delta(model, posterior.mean)" in said
+
+
+@pytest.mark.parametrize("method", [pl.VOGN(), pl.IVON(), pl.NoisyKFAC()])
+def test_draws_that_steps_have_tried_are_not_named_there(method):
+    data = pl.datasets.digits()
+    model = pl.BayesianModel(pl.networks.MLP((1, 8, 8), (64,), 10), pl.likelihoods.Categorical())
+    told = pl.fit(model, data.train, method, epochs=20, **QUIET).diagnostics()
+    assert not any("draws are too wide" in m for m in told.messages)
+
+
 def test_classes_of_which_nothing_is_learnt_are_named():
     x, y = noisy_classes()
     for prior, learnt in ((1e-3, False), (1.0, True)):
         model = pl.BayesianModel(nn.Linear(2, 2), pl.likelihoods.Categorical(), pl.priors.Normal(scale=prior))
         told = pl.fit(model, (x, y), pl.VOGN(), steps=300, **QUIET).diagnostics()
         assert any("no more than how often each class occurs" in m for m in told.messages) != learnt
+    model = pl.BayesianModel(nn.Linear(2, 2), pl.likelihoods.Categorical(), pl.priors.Normal(scale=1e-3))
+    told = pl.fit(model, (x, y), pl.OGN(), steps=300, **QUIET).diagnostics()  # which draws nothing while it learns
+    assert any("where pl.MAP learns more, more steps" in m for m in told.messages)
+
+
+def with_little_noise(noise=0.05):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 3, generator=g)
+    y = x.sum(1, keepdim=True) + noise * torch.randn(200, 1, generator=g)
+    return pl.BayesianModel(nn.Linear(3, 1), pl.likelihoods.Normal(scale=noise), pl.priors.Normal(scale=3.0)), (x, y)
+
+
+@pytest.mark.parametrize("method", [pl.VOGN(), pl.OGN(), pl.IVON(), pl.KFAC(), pl.NoisyKFAC(), pl.NaturalGradientVI()])
+def test_a_run_that_has_not_come_near_data_of_little_noise_says_so(method):
+    """Squared gradients of large residuals shorten steps: about (residual / noise)² of them are needed."""
+    model, data = with_little_noise()
+    posterior = pl.fit(model, data, method, epochs=150, batch_size=50, **QUIET)
+    far = float((pl.posteriors.Delta(model, posterior.mean).predict(data[0]).mean - data[1]).square().mean()) ** 0.5
+    said = [m for m in posterior.diagnostics().messages if "times the noise's deviation" in m]
+    assert bool(said) == (far > 3 * 0.05)
+    assert bool(said) == isinstance(method, pl.VOGN | pl.OGN)
+
+
+def test_residuals_of_heavy_tails_and_of_a_learnt_noise_are_not_far():
+    model, (x, y) = with_little_noise()
+    heavy = y + 3.0 * (torch.rand(200, 1, generator=torch.Generator().manual_seed(1)) < 0.05)
+    for likelihood in (pl.likelihoods.StudentT(df=2.0, scale=0.05), pl.likelihoods.Normal(scale="learn")):
+        own = pl.BayesianModel(nn.Linear(3, 1), likelihood)
+        told = pl.fit(own, (x, heavy), pl.IVON(), epochs=150, batch_size=50, **QUIET).diagnostics()
+        assert not any("times the noise's deviation" in m for m in told.messages)
+
+
+def test_a_batch_with_few_labels_of_many_classes_is_no_measure_of_what_is_known():
+    g = torch.Generator().manual_seed(0)
+    centres, y = torch.randn(100, 20, generator=g), torch.arange(2000) % 100
+    x = 0.45 * centres[y] + torch.randn(2000, 20, generator=g)
+    model = pl.BayesianModel(nn.Linear(20, 100), pl.likelihoods.Categorical())
+    posterior = pl.fit(model, (x, y), pl.KFAC(), epochs=15, batch_size=16, **QUIET)
+    assert float((posterior.predict(x).probs.argmax(1) == y).float().mean()) > 0.2  # where chance has 0.01
+    assert not any("how often each class occurs" in m for m in posterior.diagnostics().messages)
 
 
 class Positive:

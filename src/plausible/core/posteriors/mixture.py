@@ -13,7 +13,7 @@ from ...weights.algebra import Weights
 from ...weights.rng import generator
 from ..arviz import to_arviz
 from ..collapse import with_collapsed_scales
-from ..diagnostics import Diagnostics, of_chains
+from ..diagnostics import Diagnostics, of_chains, together
 from ..errors import NotSupported
 from ..evidence import Evidence
 from ..target import Target
@@ -126,7 +126,8 @@ class Mixture(Posterior):
     def diagnostics(self, x: Any = None) -> Diagnostics:
         """Chains are judged together, with inputs x by what they predict there; other components' messages are collected."""
         if all(isinstance(c, Samples) for c in self._components):
-            return with_collapsed_scales(self, of_chains(self._components, x))
+            found = together(of_chains(self._components, x), self._components[0]._diagnostics)
+            return with_collapsed_scales(self, found)
         messages = tuple(
             f"component {m}: {t}" for m, c in enumerate(self._components) for t in c.diagnostics().messages
         )

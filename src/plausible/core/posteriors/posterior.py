@@ -163,7 +163,9 @@ class Posterior(ABC):
 
     def diagnostics(self, x: Any = None) -> Diagnostics:
         """What speaks for and against trusting this posterior; chains can be judged by what they predict at inputs `x`."""
-        found = self._diagnostics or Diagnostics(messages=("nothing to report: no chain was run",), table={})
+        found = self._diagnostics or Diagnostics(
+            messages=("nothing to report: no chain was run whose convergence could be judged",), table={}
+        )
         return with_collapsed_scales(self, found)
 
     def to(self, device: torch.device | str) -> Self:

@@ -14,7 +14,7 @@ from ...weights.algebra import Weights
 from ...weights.rng import generator
 from ..arviz import to_arviz
 from ..collapse import with_collapsed_scales
-from ..diagnostics import Diagnostics, of_chains
+from ..diagnostics import Diagnostics, of_chains, together
 from ..target import Target
 from .posterior import Posterior, Stratum
 
@@ -80,7 +80,8 @@ class Samples(Posterior):
 
     def diagnostics(self, x: Any = None) -> Diagnostics:
         """R-hat and effective sample sizes of the one chain; with inputs x, of what it predicts there."""
-        return with_collapsed_scales(self, of_chains([self], x))
+        found = together(of_chains([self], x), self._diagnostics)
+        return with_collapsed_scales(self, found)
 
     def to_arviz(self) -> Any:
         """The chain as ArviZ's `InferenceData` (`pip install plausible[arviz]`)."""

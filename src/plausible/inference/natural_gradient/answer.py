@@ -66,9 +66,9 @@ def judged(
         return Diagnostics(messages=(said,), ok=False)
     if decided > MOST_DECIDED:
         said = (
-            f"data say so little of {decided:.0%} of the weights that more than half of their precision is the {share:.2g} of "
-            f"{initial} that {made} with {decay} have left: their deviations are smaller than the best ones, which a network may "
-            "not bear"
+            f"of {decided:.0%} of the weights data say so little that their widths are set by {initial}, of which {made} with "
+            f"{decay} have left {share:.2g}, and are smaller than the best ones, under which a deep network may learn nothing; "
+            f"where yours does, {way_out}"
         )
         return Diagnostics(messages=(said,))
     return None

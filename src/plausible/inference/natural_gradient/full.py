@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,6 +24,8 @@ from .draws import mean_at
 from .hindsight import Hindsight
 from .second_derivatives import twice_differentiable
 
+log = logging.getLogger("plausible")
+
 FAMILIES = ("full", "diagonal")
 # For learning_rate=None: how many steps of size one all steps of a run are together. A run begins at a precision of N, which
 # may be far above what a weight ends with, and the cosine's half of these steps leaves exp(−15) of it. Steps of more than half
@@ -31,6 +34,7 @@ STEPS, LARGEST_STEP, SHORT_RUN = 30.0, 0.5, 10.0
 ROOT_STEPS = 3.0  # of "diagonal" in long runs: times the root of their number
 LARGEST = 4 * 1024**3  # bytes of a Hessian and what is made of it
 COPIES = 6
+MANY = 1000  # unknowns, from which a step takes seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +86,18 @@ class NaturalGradientVI(Hindsight, Method):
                 raise NotSupported(
                     f"the prior {density!r} has a kink at zero, whose curvature no second derivative sees; ADVI needs none"
                 )
-        unknowns = size(model.start)
+        unknowns, samples = size(model.start), self.num_samples
         needed = 8 * COPIES * unknowns**2
         if needed > LARGEST:
             raise NotSupported(
                 f"the Hessian of {unknowns:,} unknowns needs {needed / 2**30:,.0f} GiB; IVON, VOGN and ADVI do without"
             )
+        if unknowns > MANY:
+            log.warning(
+                "NaturalGradientVI: a step takes %s backward passes, two for each of the %s unknowns and draws; it is for "
+                "networks of hundreds of weights, and IVON, VOGN and NoisyKFAC for those of more",
+                f"{2 * samples * unknowns:,}", f"{unknowns:,}",
+            )  # fmt: skip
         if self.learning_rate is None:
             count = max(1, num_steps)
             # Independent normals of dependent weights come closer by a part of a step alone.

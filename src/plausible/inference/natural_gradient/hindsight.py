@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...core.diagnostics import Diagnostics
+from ...core.diagnostics import Diagnostics, together
+from ...core.likelihoods import Normal, StudentT
 from ...core.model import BayesianModel
 from ...core.posteriors import Delta, Posterior
 from ...core.predictive import Predictive
@@ -21,10 +22,13 @@ from .start import task
 log = logging.getLogger("plausible")
 
 WORSE = 0.1  # nats an example, by which a step or two may well be worse than none
-WIDE = 0.5  # and by which predictions averaged over draws may be worse than that at their mean
+WIDE = 0.5  # and by which predictions averaged over draws may be worse than that at their mean;
+# as much as that one's own distance from certainty, and a tenth, where no draw was ever tried in training
+LEAST_WIDE = 0.1
 BETTER = 0.01  # and by which something learnt is better than the classes' frequencies
 SURE = 3.0  # standard errors
-FEWEST = 16  # examples that say how often classes occur
+FEWEST, FEWEST_OF_A_CLASS = 16, 5  # examples that say how often classes occur
+FAR = 3.0  # deviations of the noise, by which residuals may be larger than it on average
 DRAWS = 8
 
 
@@ -35,6 +39,7 @@ class Hindsight:
     learns nothing under them; the log joint then says little, since that of wide draws of many weights is low where all is well.
     """
 
+    tries_draws: ClassVar[bool] = True  # whether gradients are taken at draws
     narrower: ClassVar[str] = "pl.VOGN(damping=0.3), or pl.IVON with a curvature_decay near 1, holds draws narrower"
 
     def reviewed(self, answer: Posterior, start: Weights, batch: Any, steps: int) -> None:
@@ -55,21 +60,16 @@ class Hindsight:
             answer._diagnostics = Diagnostics(messages=(said,), ok=False)
         elif isinstance(answer.model, BayesianModel) and batch is not None:
             with without_advice():
-                found = _lost(answer, start, batch, rate) or _nothing_learnt(answer, batch, self.narrower)
-                wide = None if found else _too_wide(answer, batch, self.narrower)
+                found = (
+                    _lost(answer, start, batch, rate)
+                    or _nothing_learnt(answer, batch, self.narrower if self.tries_draws else None)
+                    or _far_from_data(answer, batch)
+                )
+                wide = None if found else _too_wide(answer, batch, self.narrower, self.tries_draws)
             for told in (found, wide):
                 for said in () if told is None else told.messages:
                     log.warning("%s: %s", name, said)
             answer._diagnostics = together(answer._diagnostics, found, wide)
-
-
-def together(*found: Diagnostics | None) -> Diagnostics | None:
-    """All messages; None where nothing is said."""
-    said = [d for d in found if d is not None]
-    if len(said) < 2:
-        return said[0] if said else None
-    table = {k: row for d in said for k, row in d.table.items()}
-    return Diagnostics(tuple(m for d in said for m in d.messages), table, all(d.ok for d in said))
 
 
 def _lost(answer: Posterior, start: Weights, batch: Any, rate: float | None) -> Diagnostics | None:
@@ -89,37 +89,68 @@ def _lost(answer: Posterior, start: Weights, batch: Any, rate: float | None) -> 
     )
 
 
-def _nothing_learnt(answer: Posterior, batch: Any, way_out: str) -> Diagnostics | None:
-    """Whether the posterior's mean knows no more of classes than how often each occurs."""
+def _nothing_learnt(answer: Posterior, batch: Any, narrower: str | None) -> Diagnostics | None:
+    """Whether the posterior's mean knows no more of classes than how often each occurs.
+
+    Args:
+        answer: Of the run.
+        batch: Training data.
+        narrower: What holds draws narrower, None where the run has tried none.
+    """
     inputs, targets, weights = batch
     if task(answer.model) != "classification" or targets.dim() != 1 or targets.is_floating_point():
         return None
     y = targets if weights is None else targets[weights != 0]
     y = y[y >= 0]
     counts = y.bincount().double()
-    if len(y) < FEWEST or int((counts > 0).sum()) < 2:
+    seen = int((counts > 0).sum())
+    if seen < 2 or len(y) < max(FEWEST, FEWEST_OF_A_CLASS * seen):  # a few labels say more of themselves than of others
         return None
     found = _log_probs(_at(answer.model, answer.mean, inputs), targets, weights)
     known = float((counts[counts > 0] * (counts[counts > 0] / len(y)).log()).sum() / len(y))
+    known -= (seen - 1) / (2 * len(y))  # by which so many labels' own frequencies are nearer to them (Miller & Madow)
     if not bool(found.isfinite().all()) or float(found.mean()) > known + BETTER:
         return None
+    more = "more steps or a larger learning_rate may help"
+    if narrower is not None:
+        more = f"draws are too wide for this network to learn under: {narrower}"
     return _warning(
-        f"{_of_mean(found)}, no more than how often each class occurs ({known:.3g}); where pl.MAP learns more, draws are too "
-        f"wide for this network to learn under: {way_out}"
+        f"{_of_mean(found)}, no more than how often each class occurs ({known:.3g}); where pl.MAP learns more, {more}"
     )
 
 
-def _too_wide(answer: Posterior, batch: Any, way_out: str) -> Diagnostics | None:
+def _far_from_data(answer: Posterior, batch: Any) -> Diagnostics | None:
+    """Whether residuals at the posterior's mean are far larger than the noise that they are said to be."""
+    inputs, targets, weights = batch
+    model = answer.model
+    if not isinstance(model, BayesianModel) or not isinstance(model.likelihood, Normal | StudentT):
+        return None
+    told = _at(model, answer.mean, inputs)
+    rows = slice(None) if weights is None else weights != 0
+    ratio = ((targets - told.mean).double().square() / told.aleatoric.double())[rows]
+    far = float(ratio.mean()) ** 0.5
+    if not far > FAR:  # nor where the noise has no variance
+        return None
+    return _warning(
+        f"on {len(ratio)} training examples residuals at the mean of the posterior are {far:.3g} times the noise's deviation: "
+        "the noise is larger than the likelihood has it, or the run has not come near the data; more steps may, or pl.MAP as init"
+    )
+
+
+def _too_wide(answer: Posterior, batch: Any, way_out: str, tried: bool) -> Diagnostics | None:
     """Whether predictions averaged over draws are far worse than that at their mean."""
     inputs, targets, weights = batch
     mean = _log_probs(_at(answer.model, answer.mean, inputs), targets, weights)
     averaged = _log_probs(answer.predict(inputs, num_samples=DRAWS), targets, weights)
-    if not _is_worse(averaged, mean, WIDE):
+    by = WIDE
+    if not tried and task(answer.model) == "classification":
+        by = min(WIDE, max(LEAST_WIDE, -float(mean.mean())))
+    if not _is_worse(averaged, mean, by):
         return None
     return _warning(
         f"on {len(mean)} training examples predictions averaged over draws have a mean log probability of "
         f"{float(averaged.mean()):.3g}, and the network at their mean has {float(mean.mean()):.3g}: draws are too wide for this "
-        f"network: {way_out}"
+        f"network: {way_out}{'' if tried else '; pl.posteriors.Delta(model, posterior.mean) predicts at the mean'}"
     )
 
 

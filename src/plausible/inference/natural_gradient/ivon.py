@@ -48,11 +48,13 @@ class IVON(Hindsight, Method):
         μ ← μ − α (h₀ + δ/N) (m / (1 − β₁ᵗ) + δ/N μ) / (h + δ/N)
 
     with ℓ̄ the mean negative log likelihood and δ the prior's precision. It needs gradients alone, and where it settles is
-    the best independent normal, 1 / σ² = E_q[−∂² log p(w, D)]. An unknown noise scale is one more normal, whose prior acts
-    through its slope.
+    the best independent normal, 1 / σ² = E_q[−∂² log p(w, D)], but for what is left of h₀. By default that is e⁻⁴ of it however
+    long the run is, which makes weights narrower of which data say little beside the sharpest. An unknown noise scale is one
+    more normal, whose prior acts through its slope.
 
     Args:
-        learning_rate: α at its highest; None: such that steps are half of Newton's.
+        learning_rate: α at its highest; None: such that steps are half of Newton's. Where weights have several δ, that in
+            α (h₀ + δ/N) is their average.
         momentum: β₁.
         curvature_decay: β₂; None: such that a run keeps e⁻⁴ of h₀, and more where it is short for its batches an epoch.
         initial_curvature: h₀. None: 0.3 where a `learning_rate` is given. Otherwise 0.3, of a regression 0.3 / scale² with the
@@ -191,7 +193,7 @@ class IVON(Hindsight, Method):
         decay, steps = float(number(self.curvature_decay)), model.num_steps
         answer._diagnostics = judged(
             decay**steps, steps, f"curvature_decay={decay:.6g}", "initial_curvature",
-            "more epochs, more draws a step or a smaller curvature_decay let it be forgotten",
+            "a smaller curvature_decay, such as 1 - 10 / steps, lets it be forgotten",
             decided_by(kept_share(decay, steps) * state["start"], metric),
         )  # fmt: skip
         return answer

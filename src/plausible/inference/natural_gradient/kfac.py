@@ -31,6 +31,7 @@ class KFAC(KroneckerMethod):
     """
 
     is_point: ClassVar[bool] = True
+    tries_draws: ClassVar[bool] = False
 
     def _least_trust(self, num_steps: int) -> float:
         """Long runs have time for short steps, and need no more."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ from .example_moments import mean_moments, refuse_bare_density
 from .gaussian_prior import GaussianPrior
 from .settings import check_settings, number
 from .squared_gradients import SquaredGradients
-from .vogn import first_forgets, gauss_newton_posterior, vogn_step_
+from .vogn import first_forgets, gauss_newton_posterior, remembers_first, vogn_step_
 
 RATE = 0.2  # of learning_rate / (1 − momentum), for None
 FORGETTING, SLOWEST, FASTEST = 10.0, 1e-3, 0.1  # how often a run holds the memory of s, and bounds on β₂, for None
@@ -41,6 +41,7 @@ class OGN(SquaredGradients):
         schedule: Of the learning rate, as for `pl.MAP`.
     """
 
+    tries_draws: ClassVar[bool] = False
     learning_rate: float | None = None
     momentum: float = 0.9
     curvature_decay: float | None = None
@@ -79,4 +80,7 @@ class OGN(SquaredGradients):
     def posterior(self, model: Any, state: dict[str, Any], draws: Any) -> Diagonal:
         """q."""
         prior = GaussianPrior.of(model, state["params"])
-        return gauss_newton_posterior(model, state, prior, model.num_data, self.damping)
+        answer = gauss_newton_posterior(model, state, prior, model.num_data, self.damping)
+        decay, steps = float(number(self.curvature_decay)), model.num_steps
+        answer._diagnostics = remembers_first(decay ** max(0, steps - 1), steps, decay)
+        return answer

@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from ...core.diagnostics import Diagnostics
 from ...core.method import require
 from ...core.posteriors import Diagonal
 from ...core.schedules import schedule as find_schedule
@@ -28,6 +29,7 @@ RATE = 0.2  # of learning_rate / (1 − momentum), for None
 # from. A q as wide as the prior drowns a network that has not learnt to bear it, whose squared gradients then jump; from this
 # start q widens as s is forgotten, and the network has the run to follow.
 FORGETTING, FASTEST, INITIAL = 5.0, 0.1, 0.3
+FORGETS = "more steps or a smaller curvature_decay let it be forgotten"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,16 +146,18 @@ class VOGN(SquaredGradients):
         """q."""
         prior, total = GaussianPrior.of(model, state["params"]), self.augmentation_factor * model.num_data
         answer = gauss_newton_posterior(model, state, prior, total, self.damping)
-        if self.initial_curvature is not None:
-            decay, steps = float(number(self.curvature_decay)), model.num_steps
-            along = torch.zeros(steps, dtype=torch.float64) + self._tempering(torch.arange(steps))
-            kept = float((1 - along * (1 - decay)).prod())
-            way_out = "more steps or a smaller curvature_decay let it be forgotten"
-            metric = vogn_metric(state["curvature"], num_data=total, prior=prior, damping=self.damping)
-            decided = decided_by(kept * self.initial_curvature, metric)
-            answer._diagnostics = judged(
-                kept, steps, f"curvature_decay={decay:.6g}", "initial_curvature", way_out, decided
-            )
+        decay, steps = float(number(self.curvature_decay)), model.num_steps
+        along = torch.zeros(steps, dtype=torch.float64) + self._tempering(torch.arange(steps))
+        kept = 1 - along * (1 - decay)
+        if self.initial_curvature is None:
+            answer._diagnostics = remembers_first(float(kept[1:].prod()), steps, decay)
+            return answer
+        share = float(kept.prod())
+        metric = vogn_metric(state["curvature"], num_data=total, prior=prior, damping=self.damping)
+        decided = decided_by(share * self.initial_curvature, metric)
+        answer._diagnostics = judged(
+            share, steps, f"curvature_decay={decay:.6g}", "initial_curvature", FORGETS, decided
+        )
         return answer
 
 
@@ -174,6 +178,11 @@ def first_forgets(decay: Number, tempering: Number, step: Tensor) -> Tensor:
     """The decay, but such that the first step makes s = ĥ / τ whatever it was."""
     first = (step == 0).double()
     return decay * (1 - first) + (1 - 1 / tempering) * first
+
+
+def remembers_first(kept: float, steps: int, decay: float) -> Diagnostics | None:
+    """Whether s is still that of the first batch, whose gradients were those of weights that had learnt nothing."""
+    return judged(kept, steps, f"curvature_decay={decay:.6g}", "the first batch's squared gradients", FORGETS)
 
 
 def gauss_newton_posterior(

@@ -1,0 +1,72 @@
+"""What is said of every run whose targets are in units that weights near one cannot reach."""
+
+import pytest
+import torch
+from torch import nn
+
+import plausible as pl
+
+METHODS = [
+    pl.MAP(learning_rate=0.01), pl.IVON(), pl.OGN(), pl.KFAC(), pl.Laplace(), pl.ADVI(), pl.SGLD(),
+    pl.HMC(step_size=1e-4, trajectory_length=1e-3),
+]  # fmt: skip
+SAID = "no nearer to the targets than the targets' own mean is"
+
+
+def fitted(method, y, x=None, likelihood=None, **told):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    model = pl.BayesianModel(network, likelihood or pl.likelihoods.Normal(scale=1.0))
+    return pl.fit(model, (inputs() if x is None else x, y), method, progress=False, device="cpu", compile=False, **told)
+
+
+def inputs(count=100):
+    return torch.randn(count, 3, generator=torch.Generator().manual_seed(0))
+
+
+def targets():
+    x = inputs()
+    return x[:, :1].sin() + 0.1 * torch.randn(len(x), 1, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: type(m).__name__)
+def test_prices_as_they_come_are_named_with_their_unit(method, caplog):
+    posterior = fitted(method, 3e5 + 6e4 * targets(), steps=20, likelihood=pl.likelihoods.Normal(scale=1e4))
+    told = posterior.diagnostics()
+    (said,) = [m for m in told.messages if SAID in m]
+    assert not told.ok and "mean 2.98e+05" in said and "(y - y.mean()) / y.std()" in said
+    assert sum(SAID in r.getMessage() for r in caplog.records) == 1
+
+
+def test_several_chains_and_a_file_say_so_too(tmp_path):
+    y = 3e5 + 6e4 * targets()
+    posterior = fitted(METHODS[-1], y, steps=20, num_modes=2)
+    assert any(SAID in m for m in posterior.diagnostics().messages)
+    posterior.components[0].save(tmp_path / "chain.plausible")
+    network = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+    assert any(SAID in m for m in pl.load(tmp_path / "chain.plausible", network).diagnostics().messages)
+
+
+def test_large_targets_that_are_learnt_and_small_ones_that_are_noise_are_not_named():
+    far = fitted(pl.MAP(learning_rate=0.3), 20 + 5 * targets(), epochs=200)
+    assert not any(SAID in m for m in far.diagnostics().messages)
+    noise = torch.randn(100, 1, generator=torch.Generator().manual_seed(2))
+    assert not any(SAID in m for m in fitted(pl.MAP(), noise, epochs=1).diagnostics().messages)
+
+
+def test_counts_are_no_targets_to_standardise():
+    y = torch.full((100, 1), 1000.0)
+    posterior = fitted(pl.MAP(), y, likelihood=pl.likelihoods.Poisson(), epochs=1)
+    assert not any(SAID in m for m in posterior.diagnostics().messages)
+
+
+def test_rows_of_no_weight_have_no_say():
+    y = targets()
+    strange = torch.cat([y, torch.full((100, 1), 3e5)])
+    x = torch.cat([inputs(), inputs()])
+    weights = torch.cat([torch.ones(100), torch.zeros(100)])
+    network = nn.Linear(3, 1)
+    data = torch.utils.data.TensorDataset(x, strange, weights)
+    model = pl.BayesianModel(network, pl.likelihoods.Normal(scale=1.0))
+    posterior = pl.fit(model, data, pl.MAP(), epochs=1, batch_size=200, progress=False, device="cpu")
+    assert not any(SAID in m for m in posterior.diagnostics().messages)
