@@ -68,7 +68,7 @@ def judged(
         said = (
             f"of {decided:.0%} of the weights data say so little that their widths are set by {initial}, of which {made} with "
             f"{decay} have left {share:.2g}, and are smaller than the best ones, under which a deep network may learn nothing; "
-            f"where yours does, {way_out}"
+            f"where yours learns under them, {way_out}"
         )
         return Diagnostics(messages=(said,))
     return None
