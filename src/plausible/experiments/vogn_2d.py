@@ -20,6 +20,7 @@ NOISE, FRESH = 0.2, 10_000
 EXAMPLES, FEW = 400, 100
 BOUNDS, PLACES = (-3.0, 4.0, -2.5, 3.0), 71  # left, right, bottom, top; and places along an axis
 BOUNDARIES = 12  # draws whose boundaries are shown
+POINTS = "#1f5fa8", "#e08a00"  # colours of the two classes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,13 +139,15 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
         )  # fmt: skip
         for one in told["draws"]:
             panel.contour(across, up, np.reshape(one, shape), levels=[0.5], colors="#f4a3a0", linewidths=1.0)
-        for label, colour in ((0, "#1f5fa8"), (1, "#e08a00")):
+        for label, colour in enumerate(POINTS):
             panel.plot(x[y == label, 0], x[y == label, 1], "o", color=colour, markersize=2)
         panel.contour(across, up, np.reshape(told["mean"], shape), levels=[0.5], colors="#c0392b", linewidths=2.4)
         panel.set_title(f"{row.method}, {row.examples} points", fontsize=10)
         panel.tick_params(labelsize=8)
     lines = [Line2D([], [], color="#c0392b", linewidth=2.4), Line2D([], [], color="#f4a3a0", linewidth=1.0)]
-    figure.legend(lines, ["boundary of the mean weights", "of draws"], fontsize=9, loc="outside upper center", ncols=2)
+    lines += [Line2D([], [], marker="o", linestyle="", color=colour, markersize=3) for colour in POINTS]
+    names = ["boundary of the mean weights", "of draws", "one class", "the other"]
+    figure.legend(lines, names, fontsize=9, loc="outside upper center", ncols=4)
     bar = figure.colorbar(behind, ax=panels, shrink=0.3)
     bar.set_label("entropy of the prediction (nats)", fontsize=8)
     figure.savefig(path, metadata={"Software": None})  # the same numbers give the same file
