@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Protocol, runtime_checkable
 
 from ..weights.algebra import Weights
-from .diagnostics import Diagnostics
+from .diagnostics import Diagnostics, together
 from .likelihoods import Poisson
 from .model import BayesianModel
 from .posteriors import Posterior
+
+log = logging.getLogger("plausible")
 
 LARGE = 5.0  # root mean square of targets from which units may be why nothing is learnt
 DRAWS = 8
@@ -27,6 +30,18 @@ class Reviewing(Protocol):
             batch: One that an epoch began with, without augmentation; None where there are no data.
             steps: How many were made.
         """
+
+
+def review(method: Any, answer: Posterior, start: Weights, batch: Any, steps: int) -> None:
+    """Add to an answer's diagnostics what can be said of it now; see `Reviewing.reviewed` for the arguments."""
+    try:
+        if isinstance(method, Reviewing):
+            method.reviewed(answer, start, batch, steps)
+        if steps and (strange := strange_units(answer, batch)) is not None:
+            answer._diagnostics = together(answer._diagnostics, strange)
+            log.warning("%s: %s", type(method).__name__, strange.messages[0])
+    except Exception as error:  # noqa: BLE001 - a likelihood of the user's may fail where nothing was trained
+        log.warning("nothing is said of how the posterior predicts training data, which failed: %s", error)
 
 
 def strange_units(answer: Posterior, batch: Any) -> Diagnostics | None:

@@ -17,7 +17,6 @@ from ..weights.algebra import Weights
 from ..weights.rng import Keys, forked, run_key
 from . import batch as batches
 from .chunks import Chunks
-from .diagnostics import together
 from .errors import NotSupported
 from .execution import Execution, Plan, make_plan
 from .files.checkpoint import Keeper
@@ -33,7 +32,7 @@ from .progress import Progress
 from .records import Records
 from .refresh import EXAMPLES, fill, statistics_of
 from .refusals import refuse_different_courses, refuse_unsuitable, warn_if_improper
-from .review import Reviewing, strange_units
+from .review import review
 from .source import Source
 from .starts import starts
 from .stopped import reason
@@ -257,16 +256,8 @@ class Run:
         """Look back from where the answers can predict."""
         batch = self._batch_of_last_epoch() if self.done and isinstance(self.model, BayesianModel) else None
         for m, (answer, start) in enumerate(zip(answers, self._starts(len(answers)), strict=True)):
-            own = batches.rows(batch, m) if isinstance(self.source, Stacked) else batch
-            method: Any = self.execution.mode_method(m)
-            try:
-                if isinstance(method, Reviewing):
-                    method.reviewed(answer, start, own, self.done)
-                if self.done and (strange := strange_units(answer, own)) is not None:
-                    answer._diagnostics = together(answer._diagnostics, strange)
-                    log.warning("%s: %s", type(method).__name__, strange.messages[0])
-            except Exception as error:  # noqa: BLE001 - a likelihood of the user's may fail where nothing was trained
-                log.warning("nothing is said of how the posterior predicts training data, which failed: %s", error)
+            own = batches.rows(batch, m) if batch is not None and isinstance(self.source, Stacked) else batch
+            review(self.execution.mode_method(m), answer, start, own, self.done)
 
     def _batch_of_last_epoch(self) -> Any:
         """What the last epoch began with: a resumed run looks at what one that was never killed looks at."""

@@ -126,8 +126,8 @@ class Mixture(Posterior):
     def diagnostics(self, x: Any = None) -> Diagnostics:
         """Chains are judged together, with inputs x by what they predict there; other components' messages are collected."""
         if all(isinstance(c, Samples) for c in self._components):
-            found = together(of_chains(self._components, x), self._components[0]._diagnostics)
-            return with_collapsed_scales(self, found)
+            found = of_chains(self._components, x)
+            return with_collapsed_scales(self, together(found, self._components[0]._diagnostics) or found)
         messages = tuple(
             f"component {m}: {t}" for m, c in enumerate(self._components) for t in c.diagnostics().messages
         )

@@ -80,8 +80,8 @@ class Samples(Posterior):
 
     def diagnostics(self, x: Any = None) -> Diagnostics:
         """R-hat and effective sample sizes of the one chain; with inputs x, of what it predicts there."""
-        found = together(of_chains([self], x), self._diagnostics)
-        return with_collapsed_scales(self, found)
+        found = of_chains([self], x)
+        return with_collapsed_scales(self, together(found, self._diagnostics) or found)
 
     def to_arviz(self) -> Any:
         """The chain as ArviZ's `InferenceData` (`pip install plausible[arviz]`)."""
