@@ -25,7 +25,7 @@ from .finiteness import FirstNotFinite
 from .many import Stacked
 from .method import Method
 from .model import BayesianModel, InternalBatch
-from .partition import Partitioned
+from .partition import Partitioned, Placed
 from .places import filled
 from .posteriors import Mixture, Posterior, Samples
 from .progress import Progress
@@ -264,7 +264,8 @@ class Run:
         if self.everything is not None:
             return self.everything if isinstance(self.everything, InternalBatch) else None
         began = (self.done - 1) // self.steps_per_epoch * self.steps_per_epoch
-        return self.epoch_began[1] if self.epoch_began[0] == began else self.source.batch(began)
+        found = self.epoch_began[1] if self.epoch_began[0] == began else self.source.batch(began)
+        return found.batch if isinstance(found, Placed) else found
 
     def _surveyed(self, mode: int, model: Target, state: Any, buffers: Any) -> Posterior:
         """The answer of a method that looks at the data again, in eval mode with the statistics of these weights."""
