@@ -70,3 +70,71 @@ def test_rows_of_no_weight_have_no_say():
     model = pl.BayesianModel(network, pl.likelihoods.Normal(scale=1.0))
     posterior = pl.fit(model, data, pl.MAP(), epochs=1, batch_size=200, progress=False, device="cpu")
     assert not any(SAID in m for m in posterior.diagnostics().messages)
+
+
+def test_a_weak_signal_in_few_examples_is_not_named():
+    """Of a tenth of the variance small batches often know less than their own mean does."""
+    x = torch.randn(400, 1, generator=torch.Generator().manual_seed(3))
+    y = 6.0 + x / 3 + torch.randn(400, 1, generator=torch.Generator().manual_seed(4))
+    for seed in range(6):
+        for size in (2, 8, 32):
+            model = pl.BayesianModel(nn.Linear(1, 1), pl.likelihoods.Normal(scale=1.0))
+            posterior = pl.fit(
+                model,
+                (x, y),
+                pl.MAP(learning_rate=0.1),
+                epochs=20,
+                batch_size=size,
+                seed=seed,
+                progress=False,
+                device="cpu",
+            )
+            assert float((posterior.predict(x).mean - y).square().mean()) < 1.2  # so it has come to its data
+            assert not any(SAID in m for m in posterior.diagnostics().messages)
+
+
+def test_outliers_and_censored_targets_are_not_in_strange_units():
+    x = 4 * torch.rand(400, 1, generator=torch.Generator().manual_seed(0)) - 2
+    noise = torch.randn(400, 1, generator=torch.Generator().manual_seed(1))
+    outliers = torch.where(torch.rand(400, 1, generator=torch.Generator().manual_seed(2)) < 0.1, 100.0, 2 * x)
+    for likelihood, y in (
+        (pl.likelihoods.StudentT(df=2.0, scale=0.1), outliers + 0.1 * noise),
+        (pl.likelihoods.CensoredNormal(scale=1.0, upper=6.0), (10 + 10 * x + noise).clamp(max=6.0)),
+    ):
+        model = pl.BayesianModel(nn.Linear(1, 1), likelihood)
+        posterior = pl.fit(model, (x, y), pl.MAP(learning_rate=0.1), epochs=300, progress=False, device="cpu")
+        assert not any(SAID in m for m in posterior.diagnostics().messages)
+
+
+def test_every_chain_is_heard():
+    x = inputs()
+    y = 20 + 3 * x[:, :1]
+    model = pl.BayesianModel(nn.Linear(3, 1), pl.likelihoods.Normal(scale=0.3), pl.priors.Normal(scale=30.0))
+    near = pl.fit(model, (x, y), pl.MAP(learning_rate=0.3), epochs=500, progress=False, device="cpu")
+    still = pl.HMC(step_size=1e-5, trajectory_length=1e-5)
+    one, other = (
+        pl.fit(model, (x, y), still, steps=20, init=start, progress=False, device="cpu") for start in (near, "reset")
+    )
+    assert [any(SAID in m for m in p.diagnostics().messages) for p in (one, other)] == [False, True]
+    for chains in ([one, other], [other, one], [other, other]):
+        assert sum(SAID in m for m in pl.posteriors.Mixture(chains).diagnostics().messages) == 1
+
+
+class ReadOnce(torch.utils.data.IterableDataset):
+    def __init__(self, readings):
+        self.readings = readings
+
+    def __iter__(self):
+        if not self.readings:
+            raise OSError("the stream is closed")
+        self.readings -= 1
+        yield from zip(inputs(), targets(), strict=True)
+
+
+def test_a_run_that_is_over_can_be_had_again_when_its_data_are_gone(tmp_path, caplog):
+    model = pl.BayesianModel(nn.Linear(3, 1), pl.likelihoods.Normal(scale=0.1))
+    told = {"epochs": 2, "num_data": 100, "batch_size": 25, "checkpoint": tmp_path / "run", "progress": False}
+    first = pl.fit(model, ReadOnce(9), pl.MAP(), device="cpu", **told)
+    again = pl.fit(model, ReadOnce(1), pl.MAP(), device="cpu", resume=True, **told)
+    torch.testing.assert_close(again.mean, first.mean, rtol=0, atol=0)
+    assert any("OSError: the stream is closed" in r.getMessage() for r in caplog.records)

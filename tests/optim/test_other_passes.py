@@ -1,15 +1,17 @@
 """Passes that are not a training pass, and gradients that hooks change on their way."""
 
+import functools
 import logging
 
 import pytest
 import torch
 from tests.optim.cases import N, assert_close, data, every, losses, make, mlp, weights
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import plausible as pl
 
-MEASURING = pytest.mark.parametrize("name", ["KFAC", "NoisyKFAC", "OGN", "VOGN"])
+MEASURE = ["KFAC", "NoisyKFAC", "OGN", "VOGN"]
 
 
 @every
@@ -64,11 +66,66 @@ def transform(network, x, y):
     assert all(w.grad is not None for w in lent.values())
 
 
+def half_of_it_elsewhere(name, reduction, elsewhere):
+    """Weights after a step of which the second half of the data went another way through the network."""
+    network, (x, y) = mlp(), data()
+    optimizer = make(name, network, reduction=reduction)
+    optimizer.zero_grad()
+    with optimizer.sampled():
+        for half, run in ((slice(0, N // 2), network), (slice(N // 2, N), elsewhere(network))):
+            each = losses(run, x[half], y[half])
+            (each.mean() / 2 if reduction == "mean" else each.sum()).backward()
+    optimizer.step()
+    return weights(network)
+
+
+def made_of_its_own(network):
+    own = {k: p + 0.0 for k, p in network.named_parameters()}
+    return lambda inputs: torch.func.functional_call(network, own, (inputs,))
+
+
+@every
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_passes_with_what_is_made_of_the_weights_bring_them_gradients(name, reduction):
+    """As an inner step or noise on weights does; single examples' gradients are not told there, which is said."""
+    if name in MEASURE:
+        with pytest.raises(pl.NotSupported, match="functional_call"):
+            half_of_it_elsewhere(name, reduction, made_of_its_own)
+        return
+    found = half_of_it_elsewhere(name, reduction, made_of_its_own)
+    assert_close(found, half_of_it_elsewhere(name, reduction, lambda network: network), 1e-14)
+
+
+@every
+def test_a_gradient_that_came_through_a_transform_is_refused_where_examples_are_counted(name):
+    with pytest.raises(pl.NotSupported, match="inside torch.func.vmap"):
+        half_of_it_elsewhere(name, "sum", torch.func.vmap)
+
+
+@every
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_checkpoint_around_the_network_changes_nothing(name, reduction, reentrant):
+    found = []
+    for checkpointed in (False, True):
+        network, (x, y) = mlp(), data()
+        optimizer = make(name, network, reduction=reduction)
+        for _ in range(3):
+            optimizer.zero_grad()
+            with optimizer.sampled():
+                given = x.clone().requires_grad_(reentrant)
+                run = functools.partial(checkpoint, network, use_reentrant=reentrant) if checkpointed else network
+                getattr(losses(run, given, y), reduction)().backward()
+            optimizer.step()
+        found.append(weights(network))
+    assert_close(found[1], found[0], 1e-14)
+
+
 def losses_with(network, own, x, y):
     return losses(lambda inputs: torch.func.functional_call(network, own, (inputs,)), x, y).mean()
 
 
-@MEASURING
+@pytest.mark.parametrize("name", MEASURE)
 def test_a_layer_that_was_replaced_is_still_named(name):
     network, (x, y) = mlp(), data()
     optimizer = make(name, network)
@@ -143,4 +200,25 @@ def test_a_sum_over_frames_of_examples_in_front_is_not_warned_of(caplog):
     optimizer = pl.optim.IVON(network, num_data=N, reduction="sum")
     with caplog.at_level(logging.WARNING, "plausible"), optimizer.sampled():
         network(torch.randn(4, 5, 3)).square().sum().backward()
+    assert not any("first axis" in r.getMessage() for r in caplog.records)
+
+
+class WithStates(nn.Module):
+    """It returns more than predictions, as a recurrent network does, of which examples are not in front."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.LSTM(3, 4, batch_first=True)
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, x):
+        seen, states = self.inner(x)
+        return self.head(seen), states
+
+
+def test_what_a_network_returns_beside_its_predictions_is_not_warned_of(caplog):
+    network = WithStates()
+    optimizer = pl.optim.IVON(network, num_data=N, reduction="sum")
+    with caplog.at_level(logging.WARNING, "plausible"), optimizer.sampled():
+        network(torch.randn(10, 7, 3))[0].square().sum().backward()
     assert not any("first axis" in r.getMessage() for r in caplog.records)

@@ -29,12 +29,12 @@ class Diagnostics:
 
 
 def together(*found: Diagnostics | None) -> Diagnostics | None:
-    """All messages; None where nothing is said."""
+    """All messages, each once; None where nothing is said."""
     said = [d for d in found if d is not None]
     if len(said) < 2:
         return said[0] if said else None
     table = {k: row for d in said for k, row in d.table.items()}
-    return Diagnostics(tuple(m for d in said for m in d.messages), table, all(d.ok for d in said))
+    return Diagnostics(tuple(dict.fromkeys(m for d in said for m in d.messages)), table, all(d.ok for d in said))
 
 
 def split_chains(chains: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ from .progress import Progress
 from .records import Records
 from .refresh import EXAMPLES, fill, statistics_of
 from .refusals import refuse_different_courses, refuse_unsuitable, warn_if_improper
-from .review import review
+from .review import looked_up, review
 from .source import Source
 from .starts import starts
 from .stopped import reason
@@ -254,7 +254,7 @@ class Run:
 
     def _review(self, answers: list[Posterior]) -> None:
         """Look back from where the answers can predict."""
-        batch = self._batch_of_last_epoch() if self.done and isinstance(self.model, BayesianModel) else None
+        batch = looked_up(self._batch_of_last_epoch) if self.done and isinstance(self.model, BayesianModel) else None
         for m, (answer, start) in enumerate(zip(answers, self._starts(len(answers)), strict=True)):
             own = batches.rows(batch, m) if batch is not None and isinstance(self.source, Stacked) else batch
             review(self.execution.mode_method(m), answer, start, own, self.done)

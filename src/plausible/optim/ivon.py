@@ -136,7 +136,7 @@ class IVON(BayesianOptimizer):
         return answer
 
     def _in_other_units(self, model: BayesianModel) -> Diagnostics | None:
-        """Whether the noise is so small that h₀ was far from how an example's loss bends, and steps may have gone too far."""
+        """Whether the noise is so small that h₀ is far from how an example's loss bends, so that steps may have gone too far."""
         bend, first = float(stiffness(model, model.start)), self.param_groups[0]
         if bend <= UNITS * first["hess_init"]:
             return None
@@ -145,7 +145,7 @@ class IVON(BayesianOptimizer):
             f"{bend:.3g}, so that steps may have gone too far: take hess_init={bend:.3g} and lr={0.1 / bend:.3g}"
         )
         log.warning("IVON: %s", said)
-        return Diagnostics(messages=(said,), ok=False)
+        return Diagnostics(messages=(said,))
 
     def _judged(self) -> Diagnostics | None:
         first = self.param_groups[0]

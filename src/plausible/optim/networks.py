@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
@@ -28,15 +27,29 @@ def bare(network: nn.Module) -> nn.Module:
             return network
 
 
-def is_borrowed(network: nn.Module, names: Iterable[str]) -> bool:
-    """Whether `torch.func` runs the network, or lends it other weights for a pass that brings the optimiser's no gradients."""
-    if torch._C._functorch.maybe_current_level() is not None:
-        return True
+def lent(network: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
+    """What `torch.func.functional_call` has put in the place of weights for this pass."""
+    found: dict[str, Tensor] = {}
     for name in names:
         path, _, own = name.rpartition(".")
         held = _at(network, path)._parameters.get(own)
         if held is not None and not isinstance(held, nn.Parameter):
+            found[name] = held
+    return found
+
+
+def are_made_of(tensors: Iterable[Tensor], weights: Mapping[str, Tensor]) -> bool:
+    """Whether gradients of any of the tensors go on to the weights."""
+    own = {id(p) for p in weights.values()}
+    nodes: list[Any] = [t.grad_fn for t in tensors if t.grad_fn is not None]
+    seen = set(nodes)
+    while nodes:
+        node = nodes.pop()
+        if id(getattr(node, "variable", None)) in own:
             return True
+        further = {n for n, _ in node.next_functions if n is not None} - seen
+        seen |= further
+        nodes += further
     return False
 
 

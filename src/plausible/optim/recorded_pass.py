@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,14 +19,11 @@ from torch.utils import _pytree as pytree
 
 from ..core import batch as batches
 from ..core.errors import NotSupported
-from ..core.likelihoods import Categorical
-from ..core.model import BayesianModel
 from ..curvature.eager import without_advice
 from ..curvature.passes import Plan, Traced
-from ..curvature.recent import Recent
 from ..curvature.recording import Recorder
-from ..curvature.tracing import plan_for
-from .apart import Apart, apart, joined, told_outputs
+from .apart import Apart, joined, told_outputs
+from .recordings import Recordings
 
 if TYPE_CHECKING:
     from .optimizer import BayesianOptimizer
@@ -64,8 +61,10 @@ class Pass:
     def _require_rows(self, output: Any) -> None:
         """Raise where what was counted were no examples: channels of images in a list, or entries of one without company."""
         given = list(self.inputs.values()) if isinstance(self.inputs, Mapping) else list(self.inputs)
-        for out in told_outputs(output):
-            rows = len(out) if out.dim() else 1
+        told = [len(out) if out.dim() else 1 for out in told_outputs(output)]
+        if all(rows % self.examples for rows in told):
+            self.strange_rows = next((r for r, out in zip(told, told_outputs(output), strict=True) if out.dim()), None)
+        for rows, out in zip(told, told_outputs(output), strict=True):
             listed = any(isinstance(g, tuple | list) and len(g) == rows for g in given)
             bare = out.dim() < 2 and all(
                 isinstance(g, Tensor) and g.dim() == 1 and g.is_floating_point() for g in given
@@ -75,8 +74,6 @@ class Pass:
                     f"examples are counted along the first axis of the inputs, here {self.examples}, and the network returned "
                     f"{rows}; give it one tensor with examples in front, such as torch.stack(images) or x.unsqueeze(0)"
                 )
-            if out.dim() and rows % self.examples:
-                self.strange_rows = rows
 
     def _reached(self, gradient: Tensor) -> None:
         if self.counted or self.asked:
@@ -103,69 +100,26 @@ class Pass:
         self.asked = []
 
 
-Planned = tuple[Plan, list[list[str]]]
+class Untold(Pass):
+    """A pass whose examples cannot be told, which may be made as long as no gradient comes back through it."""
 
+    def __init__(self, optimizer: BayesianOptimizer, run: str):
+        self.optimizer, self.run, self.counted, self.by_hand = optimizer, run, False, False
+        self.strange_rows, self.asked = None, []
 
-class Recordings:
-    """The plans of a network, by kind of input and mode."""
+    def expect_gradients(self, output: Any) -> None:
+        """Hook what would bring one."""
+        for t in pytree.tree_leaves(output):
+            while isinstance(t, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(t):
+                t = torch._C._functorch.get_unwrapped(t)
+            if isinstance(t, Tensor) and t.requires_grad:
+                t.register_hook(self._reached)
 
-    def __init__(self) -> None:
-        self._plans = Recent()
-        self.warned = False
-
-    def plan(self, network: nn.Module, names: tuple[str, ...], inputs: Any, others: Mapping[str, Any]) -> Planned:
-        """The plan, and for every use the weights that are used nowhere else."""
-        leaves, spec = pytree.tree_flatten(inputs)
-        like = next(network.parameters())
-        shapes = tuple((tuple(t.shape[1:]), t.dtype) for t in leaves)
-        # A number, such as how many items a loss is divided by, may change from pass to pass.
-        told = tuple((k, v if isinstance(v, bool | str) else type(v)) for k, v in others.items())
-        kind = (names, network.training, like.device, like.dtype, told)
-
-        def make() -> Planned:
-            _refuse_sparse(network, names)
-            # The likelihood is never asked: a plan is about the network alone.
-            model = BayesianModel(apart(network, names, others), Categorical(), parameters=lambda name: name in names)
-            model = model.bound(training=network.training)
-            model.network.spread = len({p.device for p in network.parameters()}) > 1
-            params = {k: p.detach() for k, p in network.named_parameters() if k in names}
-            with torch.autocast(like.device.type, enabled=False), explained():
-                plan = plan_for(model, params, inputs, names)
-            direct = {k: plan.direct(k) for k in names}
-            return plan, [[k for k, d in direct.items() if d is not None and d[0] == i] for i in range(len(plan.calls))]
-
-        return self._plans.get_or_make((*kind, shapes, str(spec)), make)
-
-    def warn_of_numbers(self, another: str, name: str) -> None:
-        """Say once that passes which take another way than the first of their kind are slow."""
-        if not self.warned:
-            log.warning(
-                "%s, so those of single examples are taken one by one, which is slow; if %s chooses layers, give it as a str",
-                another, name,
-            )  # fmt: skip
-        self.warned = True
-
-
-@contextmanager
-def explained() -> Iterator[None]:
-    """Say of an error where it comes from: the user has run the network on other inputs."""
-    try:
-        yield
-    except (NotSupported, FloatingPointError):
-        raise
-    except Exception as error:
-        error.add_note(
-            "This is of a run on the first three examples alone, from which it is learnt how single examples have gradients: "
-            "every input is cut along its first axis. What has none in front, such as a mask for all of them, can be "
-            "a buffer or an attribute of the network; pl.optim.IVON cuts nothing."
+    def _count(self, gradient: Tensor) -> None:
+        raise NotSupported(
+            f"a gradient has come back through a pass that was run {self.run}, whose examples are neither counted nor told "
+            "apart; run network(inputs) itself"
         )
-        raise
-
-
-def _refuse_sparse(network: nn.Module, names: tuple[str, ...]) -> None:
-    for name, layer in network.named_modules():
-        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.sparse and f"{name}.weight" in names:
-            raise RuntimeError(f"the gradient of {name}.weight is sparse; build the layer with sparse=False")
 
 
 class RecordedPass(Pass):

@@ -16,8 +16,9 @@ from torch.utils import _pytree as pytree
 from ..core.errors import NotSupported
 from .compilers import pause, resume, skip, untraced
 from .neighbours import NEIGHBOURS
-from .networks import bare, is_borrowed, strangers
-from .recorded_pass import Pass, RecordedPass, Recordings
+from .networks import are_made_of, bare, lent, strangers
+from .recorded_pass import Pass, RecordedPass, Untold
+from .recordings import Recordings
 
 if TYPE_CHECKING:
     from .optimizer import BayesianOptimizer
@@ -164,8 +165,16 @@ class Watcher:
             optimizer.held or optimizer.ledger.inside or not optimizer.draws_weights
         ):
             return False
-        if is_borrowed(bare(network), optimizer.weights()):
+        if torch._C._functorch.maybe_current_level() is not None:
+            self._open[-1] = Untold(optimizer, "inside torch.func.vmap or another transform")
             return False
+        weights = optimizer.weights()
+        if put := lent(bare(network), weights):
+            if len(put) == len(weights) and not are_made_of(put.values(), weights):
+                return False
+            if optimizer.measures:
+                self._open[-1] = Untold(optimizer, "with what torch.func.functional_call put in the place of weights")
+                return False
         self._clear_if_gradients_were(optimizer)
         inputs, others = _inputs(network, args, kwargs)
         current = (
@@ -205,6 +214,8 @@ class Watcher:
     def _clear_if_gradients_were(optimizer: BayesianOptimizer) -> None:
         """After `network.zero_grad()`, or a step that a GradScaler left out, nothing is known of any gradient."""
         ledger = optimizer.ledger
+        if torch._C._current_graph_task_id() != -1:  # a checkpoint runs it again, and gradients are on their way
+            return
         known = ledger.now.examples or (ledger.done.examples and not ledger.inside)
         if not known or not ledger.gradients.were_cleared(optimizer.weights()):
             return

@@ -180,6 +180,30 @@ def test_a_batch_with_few_labels_of_many_classes_is_no_measure_of_what_is_known(
     assert not any("how often each class occurs" in m for m in posterior.diagnostics().messages)
 
 
+@pytest.mark.parametrize("size", [32, 128])
+def test_little_that_is_learnt_is_more_than_a_batch_can_deny(size):
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(1024, 5, generator=g)
+    y = (torch.rand(1024, generator=g) < torch.sigmoid(0.5 * x[:, 0])).long()
+    model = pl.BayesianModel(nn.Linear(5, 2), pl.likelihoods.Categorical())
+    for seed in range(6):
+        posterior = pl.fit(model, (x, y), pl.IVON(), epochs=30, batch_size=size, seed=seed, **QUIET)
+        assert float(posterior.predict(x).log_prob(y).mean()) > -0.69314 + 0.01
+        assert not any("how often each class occurs" in m for m in posterior.diagnostics().messages)
+
+
+def test_outliers_of_a_robust_regression_are_not_far():
+    g = torch.Generator().manual_seed(1)
+    x = torch.randn(512, 1, generator=g)
+    y = torch.where(torch.rand(512, 1, generator=g) < 0.05, 3.0, x) + 0.1 * torch.randn(512, 1, generator=g)
+    model = pl.BayesianModel(nn.Linear(1, 1), pl.likelihoods.StudentT(df=2.5, scale=0.1))
+    start = pl.fit(model, (x, y), pl.MAP(learning_rate=0.05), epochs=200, **QUIET)
+    for method in (pl.KFAC(), pl.IVON(), pl.OGN(), pl.NaturalGradientVI()):
+        posterior = pl.fit(model, (x, y), method, epochs=100, init=start, **QUIET)
+        assert float((posterior.predict(x).mean - x).square().mean()) < 0.05**2
+        assert not any("times the noise's deviation" in m for m in posterior.diagnostics().messages)
+
+
 class Positive:
     """A likelihood that is not defined everywhere."""
 

@@ -127,7 +127,7 @@ class Mixture(Posterior):
         """Chains are judged together, with inputs x by what they predict there; other components' messages are collected."""
         if all(isinstance(c, Samples) for c in self._components):
             found = of_chains(self._components, x)
-            return with_collapsed_scales(self, together(found, self._components[0]._diagnostics) or found)
+            return with_collapsed_scales(self, together(found, *(c._diagnostics for c in self._components)) or found)
         messages = tuple(
             f"component {m}: {t}" for m, c in enumerate(self._components) for t in c.diagnostics().messages
         )

@@ -25,7 +25,7 @@ WORSE = 0.1  # nats an example, by which a step or two may well be worse than no
 WIDE = 0.5  # and by which predictions averaged over draws may be worse than that at their mean;
 # as much as that one's own distance from certainty, and a tenth, where no draw was ever tried in training
 LEAST_WIDE = 0.1
-BETTER = 0.01  # and by which something learnt is better than the classes' frequencies
+BETTER, SLIGHT = 0.01, 0.05  # and by which something learnt is better than the classes' frequencies, or may at most be
 SURE = 3.0  # standard errors
 FEWEST, FEWEST_OF_A_CLASS = 16, 5  # examples that say how often classes occur
 FAR = 3.0  # deviations of the noise, by which residuals may be larger than it on average
@@ -100,16 +100,19 @@ def _nothing_learnt(answer: Posterior, batch: Any, narrower: str | None) -> Diag
     inputs, targets, weights = batch
     if task(answer.model) != "classification" or targets.dim() != 1 or targets.is_floating_point():
         return None
-    y = targets if weights is None else targets[weights != 0]
-    y = y[y >= 0]
+    labels = targets if weights is None else targets[weights != 0]
+    told = (labels >= 0) & (labels != getattr(answer.model.likelihood, "ignore_index", None))
+    y = labels[told]
     counts = y.bincount().double()
     seen = int((counts > 0).sum())
     if seen < 2 or len(y) < max(FEWEST, FEWEST_OF_A_CLASS * seen):  # a few labels say more of themselves than of others
         return None
-    found = _log_probs(_at(answer.model, answer.mean, inputs), targets, weights)
-    known = float((counts[counts > 0] * (counts[counts > 0] / len(y)).log()).sum() / len(y))
-    known -= (seen - 1) / (2 * len(y))  # by which so many labels' own frequencies are nearer to them (Miller & Madow)
-    if not bool(found.isfinite().all()) or float(found.mean()) > known + BETTER:
+    found = _log_probs(_at(answer.model, answer.mean, inputs), targets, weights)[told]
+    each = (counts / len(y)).log()[y]
+    # By which so many labels' own frequencies are nearer to them (Miller & Madow).
+    known = float(each.mean()) - (seen - 1) / (2 * len(y))
+    gain, sure = float(found.mean()) - known, SURE * float((found - each).std()) / len(y) ** 0.5
+    if not bool(found.isfinite().all()) or not (gain <= BETTER and gain + sure <= SLIGHT):
         return None
     more = "more steps or a larger learning_rate may help"
     if narrower is not None:
@@ -128,7 +131,8 @@ def _far_from_data(answer: Posterior, batch: Any) -> Diagnostics | None:
     told = _at(model, answer.mean, inputs)
     rows = slice(None) if weights is None else weights != 0
     ratio = ((targets - told.mean).double().square() / told.aleatoric.double())[rows]
-    far = float(ratio.mean()) ** 0.5
+    heavy = isinstance(model.likelihood, StudentT)  # of whose residuals a few are expected to be large
+    far = float(ratio.median() if heavy else ratio.mean()) ** 0.5
     if not far > FAR:  # nor where the noise has no variance
         return None
     return _warning(
