@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from ..weights.rng import permutation
@@ -75,6 +76,12 @@ class Resident(Source):
             scale = scale * self.weights[chosen] / self.weights.mean()
         found = batches.rows((self.inputs, self.targets), chosen.to(self.home))
         return InternalBatch((*(found if self.home == self.device else batches.place(found, self.device)), scale))
+
+    def look(self, step: int, limit: int) -> InternalBatch:
+        """Several batches as one."""
+        count = max(1, min(self.steps_per_epoch, limit // self.batch_size))
+        found = [self.batch(s) for s in range(step, step + count)]
+        return InternalBatch(pytree.tree_map(lambda *parts: torch.cat(parts), *map(tuple, found)))
 
     def full(self, device: torch.device | None = None) -> InternalBatch:
         """All data as one batch."""

@@ -45,6 +45,7 @@ class Loaded(Source):
         self.batch_size = loader.batch_size or _batch_sampler_size(loader)
         self.steps_per_epoch = max(1, len(loader) if sized else math.ceil(self.num_data / self.batch_size))
         self._next, self._iterator = -1, iter(())
+        self._first: tuple[int, InternalBatch | None] = (-1, None)  # step and batch that the last epoch began with
         self._checked = False
         self._swept: float | None = None  # what the weights of a sweep sum to
 
@@ -58,7 +59,15 @@ class Loaded(Source):
             for skipped in range(place):
                 self._draw(epoch, skipped)
         self._next = step + 1
-        return self._prepared(self._draw(epoch, place), check=epoch == 0)
+        found = self._prepared(self._draw(epoch, place), check=epoch == 0)
+        if place == 0:
+            self._first = step, found
+        return found
+
+    def look(self, step: int, limit: int) -> InternalBatch:
+        """The batch alone: more would have to be loaded."""
+        known, found = self._first
+        return found if known == step and found is not None else self.batch(step)
 
     def _set_epoch(self, epoch: int) -> None:
         for owner in (self.loader.sampler, self.loader.batch_sampler):

@@ -54,6 +54,10 @@ class Partitioned(Source):
         pick = torch.randint(self.steps_per_epoch, (), generator=generator(self.source.seed, PICKS, step))
         return self._placed(int(pick))
 
+    def look(self, step: int, limit: int) -> InternalBatch:
+        """Of the partition itself, in order."""
+        return self.source.look(0, limit)
+
     def full(self, device: torch.device | None = None) -> InternalBatch:
         """All data as one batch."""
         return self.source.full(device)

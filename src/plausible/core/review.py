@@ -33,7 +33,7 @@ class Reviewing(Protocol):
         Args:
             answer: Of one mode.
             start: The weights that the mode started from.
-            batch: One that an epoch began with, without augmentation; None where there are no data.
+            batch: What an epoch began with, without augmentation; None where there are no data.
             steps: How many were made.
         """
 

@@ -25,7 +25,7 @@ from .finiteness import FirstNotFinite
 from .many import Stacked
 from .method import Method
 from .model import BayesianModel, InternalBatch
-from .partition import Partitioned, Placed
+from .partition import Partitioned
 from .places import filled
 from .posteriors import Mixture, Posterior, Samples
 from .progress import Progress
@@ -45,6 +45,7 @@ log = logging.getLogger("plausible")
 
 DEFAULT_EPOCHS = 50
 BANK = 64  # draws whose norm statistics are gathered, as many as `predict` takes by default
+SHOWN = 1024  # examples that a look back sees at the most where data are at hand
 AUGMENT = 0x617567
 
 
@@ -104,7 +105,6 @@ class Run:
         self.folder = MappedFolder(None if self.keeper is None else self.keeper.setting.path)
         self.records = self._records()
         self.done, self.stopped = 0, False
-        self.epoch_began: tuple[int, Any] = (-1, None)  # with which step and batch, for who looks back
         if resume:
             self._resume()
         elif self.steps:
@@ -160,8 +160,6 @@ class Run:
         if self.everything is not None or self.methods[0].full_batch:
             return self.everything
         batch = self.source.batch(step)
-        if step % self.steps_per_epoch == 0:
-            self.epoch_began = (step, batch)
         if self.augment is None or batch is None:
             return batch
         if isinstance(self.source, Stacked):  # every run of a `fit_many` augments its own data by its own seed
@@ -254,18 +252,17 @@ class Run:
 
     def _review(self, answers: list[Posterior]) -> None:
         """Look back from where the answers can predict."""
-        batch = looked_up(self._batch_of_last_epoch) if self.done and isinstance(self.model, BayesianModel) else None
+        batch = looked_up(self._shown) if self.done and isinstance(self.model, BayesianModel) else None
         for m, (answer, start) in enumerate(zip(answers, self._starts(len(answers)), strict=True)):
             own = batches.rows(batch, m) if batch is not None and isinstance(self.source, Stacked) else batch
             review(self.execution.mode_method(m), answer, start, own, self.done)
 
-    def _batch_of_last_epoch(self) -> Any:
+    def _shown(self) -> Any:
         """What the last epoch began with: a resumed run looks at what one that was never killed looks at."""
         if self.everything is not None:
             return self.everything if isinstance(self.everything, InternalBatch) else None
         began = (self.done - 1) // self.steps_per_epoch * self.steps_per_epoch
-        found = self.epoch_began[1] if self.epoch_began[0] == began else self.source.batch(began)
-        return found.batch if isinstance(found, Placed) else found
+        return self.source.look(began, SHOWN)
 
     def _surveyed(self, mode: int, model: Target, state: Any, buffers: Any) -> Posterior:
         """The answer of a method that looks at the data again, in eval mode with the statistics of these weights."""

@@ -31,6 +31,10 @@ class Source(ABC):
     def batch(self, step: int) -> InternalBatch | None:
         """The batch of a step, on the device."""
 
+    def look(self, step: int, limit: int) -> InternalBatch | None:
+        """The batch of a step that begins an epoch and, where data are at hand, further ones, `limit` examples at the most."""
+        return self.batch(step)
+
     @abstractmethod
     def full(self, device: torch.device | None = None) -> InternalBatch | None:
         """All data as one batch, on the run's device unless told."""

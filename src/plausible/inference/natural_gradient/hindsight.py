@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from ...core import batch as batches
 from ...core.diagnostics import Diagnostics, together
 from ...core.likelihoods import Normal, StudentT
 from ...core.model import BayesianModel
@@ -30,6 +31,7 @@ SURE = 3.0  # standard errors
 FEWEST, FEWEST_OF_A_CLASS = 16, 5  # examples that say how often classes occur
 FAR = 3.0  # deviations of the noise, by which residuals may be larger than it on average
 DRAWS = 8
+BLOCK = 128  # examples at a time, of which norm layers take their statistics
 
 
 class Hindsight:
@@ -178,7 +180,9 @@ def _at(model: BayesianModel, params: Weights, inputs: Any) -> Predictive:
     """What one set of weights predicts, with norm statistics of the same inputs."""
     point = Delta(model, params)
     if model.network.statistics:
-        point.bank = tree.tree_map(lambda t: t.unsqueeze(0), statistics_of(model, params, [inputs]))
+        count = batches.length(inputs)
+        blocks = [batches.rows(inputs, slice(i, i + BLOCK)) for i in range(0, count, BLOCK)]
+        point.bank = tree.tree_map(lambda t: t.unsqueeze(0), statistics_of(model, params, blocks))
     return point.predict(inputs)
 
 
