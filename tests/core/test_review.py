@@ -10,7 +10,7 @@ METHODS = [
     pl.MAP(learning_rate=0.01), pl.IVON(), pl.OGN(), pl.KFAC(), pl.Laplace(), pl.ADVI(), pl.SGLD(),
     pl.SGHMC(variance_reduction="saga"), pl.HMC(step_size=1e-4, trajectory_length=1e-3),
 ]  # fmt: skip
-SAID = "no nearer to the targets than the targets' own mean is"
+SAID = "hardly nearer to the targets than the targets' own mean is"
 
 
 def fitted(method, y, x=None, likelihood=None, **told):

@@ -15,7 +15,7 @@ from ..weights.rng import permutation
 from . import batch as batches
 from .loaded import EpochOrder, Loaded
 from .model import BayesianModel, InternalBatch
-from .source import ORDER, Nothing, Source, check_targets
+from .source import ORDER, Nothing, Source, check_targets, warn_of_few
 from .target import Target
 
 SWEPT = 1024  # examples at a time of a sweep on a GPU
@@ -45,6 +45,8 @@ class Resident(Source):
         self.num_data = float(num_data if num_data is not None else self.size if weights is None else weights.sum())
         self.batch_size = min(batch_size, self.size)
         self.steps_per_epoch = math.ceil(self.size / self.batch_size)
+        if num_data is not None:
+            warn_of_few(num_data, self.batch_size)
         self._epoch, self._order = -1, torch.empty(0)
         self._even = self._scaled(self.batch_size)
         self._ragged = self._scaled(self.size - (self.steps_per_epoch - 1) * self.batch_size)

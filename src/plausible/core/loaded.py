@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, Sampler,
 from ..weights.rng import forked, permutation
 from . import batch as batches
 from .model import BayesianModel, InternalBatch
-from .source import ORDER, Source, check_targets
+from .source import ORDER, Source, check_targets, warn_of_few
 
 DRAWS = 0x6C6F61646572  # the stream of a run's seed that loaders draw from
 NO_BATCH = (
@@ -43,6 +43,8 @@ class Loaded(Source):
         self._given = num_data is not None
         self._examples, self._weighted = len(known) if sized else None, False  # type: ignore[arg-type]
         self.batch_size = loader.batch_size or _batch_sampler_size(loader)
+        if num_data is not None:
+            warn_of_few(num_data, self.batch_size)
         self.steps_per_epoch = max(1, len(loader) if sized else math.ceil(self.num_data / self.batch_size))
         self._next, self._iterator = -1, iter(())
         self._first: tuple[int, InternalBatch | None] = (-1, None)  # step and batch that the last epoch began with

@@ -16,10 +16,8 @@ log = logging.getLogger("plausible")
 
 LARGE = 5.0  # root mean square of targets from which units may be why nothing is learnt
 FEWEST = 16  # examples that say so
-ASTRAY, FAR = (
-    1.0,
-    3.0,
-)  # deviations of the targets by which predictions are off on average, and of the noise by which each is
+ASTRAY, HARDLY = 1.0, 0.7  # deviations of the targets, by which predictions are off on average, or each of them is,
+FAR = 3.0  # and of the noise, by which each is as well
 DRAWS = 8
 
 
@@ -66,7 +64,7 @@ def _say_of(error: Exception) -> None:
 
 
 def strange_units(answer: Posterior, batch: Any) -> Diagnostics | None:
-    """Whether targets are large numbers of which nothing but their mean is known, if that.
+    """Whether targets are large numbers of which little but their mean is known, if that.
 
     That alone may be all there is to know. Here either not even their mean is, or the noise is said to be far smaller. Of other
     likelihoods than normal ones squared residuals say little.
@@ -86,13 +84,12 @@ def strange_units(answer: Posterior, batch: Any) -> Diagnostics | None:
         return None
     residuals, noise = y - told.mean[said].double(), told.aleatoric[said].double()
     centre, spread = y.mean(0), y.var(0)
-    if float(residuals.square().mean(0).sum()) < float(spread.sum()):
-        return None
     astray = float(residuals.mean(0).square().sum()) > ASTRAY**2 * float(spread.sum())
-    if not astray and not float((residuals.square() / noise).mean()) > FAR**2:
+    hardly = float(residuals.square().mean(0).sum()) > HARDLY**2 * float(spread.sum())
+    if not astray and not (hardly and float((residuals.square() / noise).mean()) > FAR**2):
         return None
     message = (
-        f"on {len(y)} training examples predictions are no nearer to the targets than the targets' own mean is; those have "
+        f"on {len(y)} training examples predictions are hardly nearer to the targets than the targets' own mean is; those have "
         f"mean {float(centre.mean()):.3g} and deviation {float(spread.mean()) ** 0.5:.3g}, where weights near one make outputs "
         "near one: standardise them, as by (y - y.mean()) / y.std()"
     )

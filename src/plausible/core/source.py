@@ -7,6 +7,7 @@ weight zero, so that every batch has one shape (and norm layers see real data). 
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,8 @@ import torch
 from ..weights.rng import forked
 from . import batch as batches
 from .model import BayesianModel, InternalBatch
+
+log = logging.getLogger("plausible")
 
 ORDER = 0x6F72646572  # the stream of a run's seed that shuffles
 
@@ -68,6 +71,15 @@ class Nothing(Source):
     def some_inputs(self, limit: int) -> Iterator[Any]:
         """There are none."""
         return iter(())
+
+
+def warn_of_few(num_data: float, batch_size: int) -> None:
+    """Say it where a batch has more examples than there are said to be."""
+    if num_data < batch_size:
+        log.warning(
+            "num_data=%g is less than the %d examples of a batch: it is the number of training examples, not of batches, and "
+            "the posterior is of a data set of this size", num_data, batch_size,
+        )  # fmt: skip
 
 
 def check_targets(model: BayesianModel, inputs: Any, targets: Any, device: torch.device) -> None:

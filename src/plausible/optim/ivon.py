@@ -26,7 +26,8 @@ from .measured import averages
 from .optimizer import BayesianOptimizer, Part
 
 log = logging.getLogger("plausible")
-UNITS = 100.0  # how many times h₀ an example's loss may bend
+UNITS = 30.0  # how many times h₀ an example's loss may bend
+LONGEST = 2.0  # times a weight's distance from zero that steps towards it may go where data say nothing
 
 
 class IVON(BayesianOptimizer):
@@ -47,6 +48,7 @@ class IVON(BayesianOptimizer):
     """
 
     remembers = True
+    _too_long: str | None = None
 
     def __init__(
         self, network: nn.Module, *, num_data: float, lr: float = 0.5, betas: tuple[float, float] = (0.9, 0.9995),
@@ -110,6 +112,7 @@ class IVON(BayesianOptimizer):
         for part in parts:
             group, weights = part.group, self._begin(part.group)
             rescale = group["hess_init"] + group["prior_precision"] / self.num_data
+            self._note_length(group["lr"], rescale)
             state: dict[str, Weights] = {
                 "params": part.params,
                 "momentum": {k: self.state[weights[k]]["momentum"] for k in part.params},
@@ -129,10 +132,20 @@ class IVON(BayesianOptimizer):
             torch._foreach_mul_(list(products.values()), float(self.num_data))
             ivon_step_(state, part.gradient, products, metric, prior=part.prior, **numbers)
 
+    def _note_length(self, rate: Any, rescale: Any) -> None:
+        """Say once that steps by the prior alone are too long: its pull is no part of the momentum, which would bear more."""
+        if self._too_long is None and not isinstance(rate, Tensor) and rate * rescale > LONGEST:
+            self._too_long = (
+                f"lr={rate:.3g} times hess_init + prior_precision / num_data is {rate * rescale:.3g}: where data say nothing, "
+                f"steps towards zero take weights beyond it, farther each time; take lr={0.5 / rescale:.2g} or less"
+            )
+            log.warning("IVON: %s", self._too_long)
+
     def _posterior(self, model: BayesianModel, mean: Weights) -> Diagonal:
         scales = self.scales()
         answer = checked(Diagonal(model, mean, {k: scales[k] for k in mean}))
-        answer._diagnostics = together(self._judged(), self._in_other_units(model))
+        long = None if self._too_long is None else Diagnostics(messages=(self._too_long,), ok=False)
+        answer._diagnostics = together(long, self._judged(), self._in_other_units(model))
         return answer
 
     def _in_other_units(self, model: BayesianModel) -> Diagnostics | None:
@@ -145,7 +158,7 @@ class IVON(BayesianOptimizer):
             f"{bend:.3g}, so that steps may have gone too far: take hess_init={bend:.3g} and lr={0.1 / bend:.3g}"
         )
         log.warning("IVON: %s", said)
-        return Diagnostics(messages=(said,))
+        return Diagnostics(messages=(said,), ok=False)
 
     def _judged(self) -> Diagnostics | None:
         first = self.param_groups[0]

@@ -104,7 +104,7 @@ class Untold(Pass):
     """A pass whose examples cannot be told, which may be made as long as no gradient comes back through it."""
 
     def __init__(self, optimizer: BayesianOptimizer, run: str):
-        self.optimizer, self.run, self.counted, self.by_hand = optimizer, run, False, False
+        self.optimizer, self.run, self.examples, self.counted, self.by_hand = optimizer, run, 0, False, False
         self.strange_rows, self.asked = None, []
 
     def expect_gradients(self, output: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..core.diagnostics import together
 from ..core.method import require
 from ..core.model import BayesianModel
 from ..core.posteriors import Diagonal
@@ -15,7 +16,7 @@ from ..curvature.diagonal import squares
 from ..curvature.passes import Traced
 from ..inference.natural_gradient.answer import checked, judged
 from ..inference.natural_gradient.gaussian_prior import GaussianPrior, deviations
-from ..inference.natural_gradient.vogn import vogn_metric, vogn_step_
+from ..inference.natural_gradient.vogn import undetermined, vogn_metric, vogn_step_
 from ..weights.algebra import Weights, like, scale_, wide_zeros
 from ..weights.rng import Keys
 from .checks import betas_in_range, number
@@ -117,7 +118,9 @@ class OnlineGaussNewton(BayesianOptimizer):
         steps, beta = first["step"], first["betas"][1]
         kept = (1 - first["tempering"] * (1 - beta)) ** max(0, steps - 1)
         way_out = "more steps, or a smaller betas[1], let it be forgotten"
-        answer._diagnostics = judged(kept, steps, f"betas[1]={beta}", "the first batch's squared gradients", way_out)
+        remembered = judged(kept, steps, f"betas[1]={beta}", "the first batch's squared gradients", way_out)
+        priors = {k: g["prior_precision"] for g in self.param_groups for k in group_weights(g)}
+        answer._diagnostics = together(undetermined(answer.scale, GaussianPrior(priors)), remembered)
         return answer
 
 

@@ -197,6 +197,13 @@ class Watcher:
                 f"{', '.join(strange)}: the network has other weights than when the optimiser was made; make another "
                 f"{type(current.optimizer).__name__} of the network as it is now"
             ) from error
+        if current.examples > current.optimizer.num_data and not self._warned:
+            self._warned = True
+            log.warning(
+                "a batch has %s examples, and num_data says that there are %g in all: it is the number of training examples, "
+                "len(loader.dataset), not of batches",
+                current.examples, current.optimizer.num_data,
+            )  # fmt: skip
         if current.strange_rows is not None and not self._warned:
             self._warned = True
             log.warning(

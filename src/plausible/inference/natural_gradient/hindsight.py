@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any, ClassVar
 
 import torch
@@ -125,7 +126,7 @@ def _nothing_learnt(answer: Posterior, batch: Any, narrower: str | None) -> Diag
 
 
 def _far_from_data(answer: Posterior, batch: Any) -> Diagnostics | None:
-    """Whether residuals at the posterior's mean are far larger than the noise that they are said to be."""
+    """Whether residuals at the posterior's mean are far larger than the noise that they are said to be, or learnt to be."""
     inputs, targets, weights = batch
     model = answer.model
     if not isinstance(model, BayesianModel) or not isinstance(model.likelihood, Normal | StudentT):
@@ -135,6 +136,12 @@ def _far_from_data(answer: Posterior, batch: Any) -> Diagnostics | None:
     ratio = ((targets - told.mean).double().square() / told.aleatoric.double())[rows]
     heavy = isinstance(model.likelihood, StudentT)  # of whose residuals a few are expected to be large
     far = float(ratio.median() if heavy else ratio.mean()) ** 0.5
+    if far < 1 / FAR and any(k.startswith("likelihood.") for k in model.hyperpriors):
+        return _warning(
+            f"on {len(ratio)} training examples the noise's deviation is {1 / far if far else math.inf:.3g} times residuals at "
+            "the mean of the posterior, so it has not come down to them yet: more steps may help, or targets near one, as "
+            "(y - y.mean()) / y.std() are"
+        )
     if not far > FAR:  # nor where the noise has no variance
         return None
     return _warning(

@@ -11,6 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from ...core.diagnostics import Diagnostics
 from ...core.errors import NotSupported
 from ...core.free_memory import free_bytes
 from ...core.method import Method, require
@@ -52,6 +53,7 @@ HEARD = 0.5  # share of a batch's places that hold examples, from which a look s
 SMALLEST_RATE, LARGEST_RATE = 0.03, 0.3
 TRAVEL = 60.0  # learning rate times steps, for learning_rate=None, between these two
 DAMPING = 1e-3  # per example, beside curvatures of an example's log likelihood in its own unit
+FARTHEST = 1.0  # of a whole Newton step of a logarithm of noise
 TARGETS = 1 << 16  # the call number from which targets are drawn, past anything that draws weights
 CLOSEST = (
     10  # that many steps have a look at first, then every so-manieth while there have been fewer than update_every
@@ -254,12 +256,24 @@ class KroneckerMethod(Hindsight, Method):
         rate = self.learning_rate * find_schedule(self.schedule)(count / model.num_steps)
         rate = rate / (1 - self.momentum ** (count + 1))
         average_(state["first"], slope, self.momentum)
+        self._bound_(model, state)
         step = precondition(state["inverse"], state["first"])
         # Half of rate² mᵀ Λ⁻¹ m is by how much the step changes the predictions of all data, in nats, if Λ is right; a
         # temperature has divided both m and Λ.
         change = rate * rate * model.temperature * dot(state["first"], step).clamp(min=torch.finfo(torch.float32).tiny)
         rate = rate * (2 * trusted * model.num_data / change).sqrt().clamp(max=1.0)
         add_(state["params"], step, rate.to(_dtype(step)))
+
+    def _bound_(self, model: Any, state: dict[str, Any]) -> None:
+        """Let steps of noise sizes be at most of some length, whatever residuals were.
+
+        Those of targets in large units push the logarithm of a noise by (residual / noise)², which is over in a few steps and
+        would go on in the momentum for many more.
+        """
+        for name in state["params"]:
+            if name not in model.weight_names:
+                most = FARTHEST * state["factors"]["diagonal"][name]
+                state["first"][name].copy_(state["first"][name].clamp(-most, most))
 
     # --- the answer ---
 
@@ -275,10 +289,12 @@ class KroneckerMethod(Hindsight, Method):
             raise FloatingPointError(
                 f"{told}, so there is no posterior; try a tenth of the learning rate, or float32 instead of fp16"
             )
+        prior = _tempered(GaussianPrior.of(model, state["params"]).precision, model.temperature)
+        answer = checked(gaussian(model, state["params"], _averages(state["factors"]), prior))
         if lost:
             log.warning("%s; the posterior is by that of the others", told)
-        prior = _tempered(GaussianPrior.of(model, state["params"]).precision, model.temperature)
-        return checked(gaussian(model, state["params"], _averages(state["factors"]), prior))
+            answer._diagnostics = Diagnostics(messages=(f"{told}; the posterior is by that of the others",), ok=False)
+        return answer
 
 
 def _averaged_looks(looks: int, num_data: float | None, steps_per_epoch: int) -> float:

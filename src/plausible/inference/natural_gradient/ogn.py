@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 from torch import Tensor
 
+from ...core.diagnostics import together
 from ...core.method import require
 from ...core.posteriors import Diagonal
 from ...core.schedules import schedule as find_schedule
@@ -82,5 +83,6 @@ class OGN(SquaredGradients):
         prior = GaussianPrior.of(model, state["params"])
         answer = gauss_newton_posterior(model, state, prior, model.num_data, self.damping)
         decay, steps = float(number(self.curvature_decay)), model.num_steps
-        answer._diagnostics = remembers_first(decay ** max(0, steps - 1), steps, decay)
+        remembered = remembers_first(decay ** max(0, steps - 1), steps, decay)
+        answer._diagnostics = together(answer._diagnostics, remembered)
         return answer

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ...core.diagnostics import Diagnostics
+from ...core.diagnostics import Diagnostics, together
 from ...core.method import require
 from ...core.posteriors import Diagonal
 from ...core.schedules import schedule as find_schedule
@@ -24,6 +24,7 @@ from .start import stiffness
 
 # Least precision of a weight in the metric, where it has no prior and the data say nothing of it either.
 LOOSEST = 1.0
+ROUNDING = 1e-5
 RATE = 0.2  # of learning_rate / (1 − momentum), for None
 # For curvature_decay=None: how often a run holds the memory of s, the most that a step replaces of it, and what s starts
 # from. A q as wide as the prior drowns a network that has not learnt to bear it, whose squared gradients then jump; from this
@@ -150,14 +151,13 @@ class VOGN(SquaredGradients):
         along = torch.zeros(steps, dtype=torch.float64) + self._tempering(torch.arange(steps))
         kept = 1 - along * (1 - decay)
         if self.initial_curvature is None:
-            answer._diagnostics = remembers_first(float(kept[1:].prod()), steps, decay)
+            answer._diagnostics = together(answer._diagnostics, remembers_first(float(kept[1:].prod()), steps, decay))
             return answer
         share = float(kept.prod())
         metric = vogn_metric(state["curvature"], num_data=total, prior=prior, damping=self.damping)
         decided = decided_by(share * self.initial_curvature, metric)
-        answer._diagnostics = judged(
-            share, steps, f"curvature_decay={decay:.6g}", "initial_curvature", FORGETS, decided
-        )
+        width = judged(share, steps, f"curvature_decay={decay:.6g}", "initial_curvature", FORGETS, decided)
+        answer._diagnostics = together(answer._diagnostics, width)
         return answer
 
 
@@ -190,7 +190,24 @@ def gauss_newton_posterior(
 ) -> Diagonal:
     """N(μ, 1 / (N (s + δ/N + γ))); the variance times the temperature."""
     metric = vogn_metric(state["curvature"], num_data=num_data, prior=prior, damping=damping)
-    return checked(Diagonal(model, state["params"], deviations(metric, num_data / model.temperature)))
+    answer = checked(Diagonal(model, state["params"], deviations(metric, num_data / model.temperature)))
+    answer._diagnostics = undetermined(answer.scale, prior, model.temperature)
+    return answer
+
+
+def undetermined(scale: Mapping[str, Tensor], prior: GaussianPrior, temperature: float = 1.0) -> Diagnostics | None:
+    """What is to be said of weights that have neither prior nor curvature."""
+    loosest = (temperature / LOOSEST) ** 0.5
+    held = {k: int((scale[k] >= (1 - ROUNDING) * loosest).sum()) for k in prior.unbelieved if k in scale}
+    names = [k for k, count in held.items() if count]
+    if not names:
+        return None
+    said = (
+        f"{sum(held.values())} weights of {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} have no prior, and no data "
+        f"speak of them, so their posterior is improper; they are held with a deviation of {loosest:g}: give them a prior such "
+        "as pl.priors.Normal()"
+    )
+    return Diagnostics(messages=(said,), ok=False)
 
 
 # --- the update, on dictionaries of tensors ---
