@@ -198,12 +198,60 @@ def test_a_short_run_says_that_the_first_batch_decides_the_width():
 
 def test_a_start_that_does_not_go_with_the_noise_is_named(caplog):
     """What a regression's loss bends by is in units of its noise, and IVON's defaults are for classes."""
-    network, noise = mlp(), 0.05
-    for told, fits in (({}, False), ({"hess_init": 1 / noise**2, "lr": 0.1 * noise**2}, True)):
+    for noise, advice in ((0.05, "hess_init=400 and lr=0.00025"), (0.2, "hess_init=25 and lr=0.004"), (1.0, None)):
+        for told in ({}, {"hess_init": 1 / noise**2, "lr": 0.1 * noise**2}):
+            caplog.clear()
+            network, named = mlp(), advice is not None and not told
+            optimizer = pl.optim.IVON(network, num_data=N, betas=(0.9, 0.5), **told)
+            loop(optimizer, *data(), steps=20)
+            said = optimizer.posterior(pl.BayesianModel(network, pl.likelihoods.Normal(scale=noise))).diagnostics()
+            assert any(str(advice) in m for m in said.messages) == named and (not named or not said.ok)
+            assert any(str(advice) in r.getMessage() for r in caplog.records) == named
+
+
+def test_a_prior_that_is_too_strong_for_the_rate_is_named_when_it_first_steps(caplog):
+    """Its pull is δ / N of a weight's distance from zero, times lr (h₀ + δ/N) / h: here 2.15 of it where h is forgotten."""
+    for precision, long in ((256.0, True), (64.0, False)):
         caplog.clear()
-        optimizer = pl.optim.IVON(network, num_data=N, betas=(0.9, 0.5), **told)
+        optimizer = pl.optim.IVON(mlp(), num_data=64, prior_precision=precision)
+        loop(optimizer, *data(), steps=3)
+        (*told,) = [
+            r.getMessage() for r in caplog.records if "hess_init + prior_precision / num_data" in r.getMessage()
+        ]
+        assert len(told) == long and ("lr=0.5 times" in "".join(told)) == long
+        prior = pl.priors.Normal(scale=precision**-0.5)
+        said = optimizer.posterior(model(optimizer.network, prior=prior)).diagnostics()
+        assert any("farther each time" in m for m in said.messages) == long and (not long or not said.ok)
+
+
+@pytest.mark.parametrize("name", ["OGN", "VOGN"])
+def test_weights_that_neither_prior_nor_data_speak_of_are_named(name):
+    """Behind a unit that is always off; they are held with a deviation that nothing says."""
+    for precision in (0.0, 1.0):
+        torch.manual_seed(1)
+        network = nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 1)).double()
+        with torch.no_grad():
+            network[0].bias[0] = -100.0
+        optimizer = make(name, network, prior_precision=precision)
         loop(optimizer, *data(), steps=20)
-        posterior = optimizer.posterior(pl.BayesianModel(network, pl.likelihoods.Normal(scale=noise)))
-        said = [m for m in posterior.diagnostics().messages if "take hess_init=400 and lr=0.00025" in m]
-        assert bool(said) != fits
-        assert any("hess_init=400" in r.getMessage() for r in caplog.records) != fits
+        prior = pl.priors.Normal() if precision else pl.priors.Flat()
+        said = optimizer.posterior(model(network, prior=prior)).diagnostics()
+        assert any(" weights of 0.weight, 0.bias, 2.weight have no prior" in m for m in said.messages) == (
+            not precision
+        )
+        method = {"VOGN": pl.VOGN, "OGN": pl.OGN}[name](curvature_decay=0.5)
+        found = pl.fit(
+            model(network, prior=prior), data(), method, epochs=20, progress=False, device="cpu"
+        ).diagnostics()
+        assert any(" weights of 0.weight, 0.bias, 2.weight have no prior" in m for m in found.messages) == (
+            not precision
+        )
+
+
+@pytest.mark.parametrize("count", [3, N])
+def test_a_number_of_data_below_that_of_a_batch_is_named(count, caplog):
+    optimizer = pl.optim.VOGN(mlp(), num_data=count, lr=0.01)
+    loop(optimizer, *data(), steps=3)
+    pl.fit(model(mlp()), data(), pl.VOGN(), steps=2, num_data=count, progress=False, device="cpu")
+    said = [r.getMessage() for r in caplog.records if "it is the number of training examples" in r.getMessage()]
+    assert len(said) == (2 if count < N else 0)

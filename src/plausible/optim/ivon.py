@@ -26,7 +26,7 @@ from .measured import averages
 from .optimizer import BayesianOptimizer, Part
 
 log = logging.getLogger("plausible")
-UNITS = 30.0  # how many times h₀ an example's loss may bend
+UNITS = 50.0  # how many times h₀ an example's loss may bend
 LONGEST = 2.0  # times a weight's distance from zero that steps towards it may go where data say nothing
 
 

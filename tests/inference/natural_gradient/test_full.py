@@ -151,17 +151,18 @@ def test_a_prior_with_a_kink_is_refused(prior):
         pl.fit(model, (torch.randn(40, 2), torch.zeros(40, 1)), pl.NaturalGradientVI(), steps=3, **QUIET)
 
 
-@pytest.mark.parametrize("steps", [500, 3000])
+@pytest.mark.parametrize("steps", [50, 500])
 def test_the_diagonal_family_finds_the_mean_of_dependent_weights(steps):
     rng = torch.Generator().manual_seed(0)
     common = torch.randn(60, 1, generator=rng).double()
-    x = 0.9 * common + 0.45 * torch.randn(60, 2, generator=rng).double()
+    x = 0.995 * common + 0.1 * torch.randn(60, 2, generator=rng).double()
     y = x @ torch.tensor([[3.0], [-2.0]]).double() + 0.5 * torch.randn(60, 1, generator=rng).double()
     model = pl.BayesianModel(nn.Linear(2, 1, bias=False).double(), pl.likelihoods.Normal(scale=0.5))
     found = pl.fit(model, (x, y), pl.NaturalGradientVI(family="diagonal"), steps=steps, batch_size=60, **QUIET)
     precision = x.T @ x / 0.25 + torch.eye(2).double()
     exact = torch.linalg.solve(precision, x.T @ y / 0.25).flatten()
-    assert ((found.mean["weight"].flatten() - exact).abs() * precision.diagonal().sqrt()).max() < 0.3
+    assert ((found.mean["weight"].flatten() - exact).abs() * precision.diagonal().sqrt()).max() < 1e-3
+    torch.testing.assert_close(found.scale["weight"].flatten(), precision.diagonal().rsqrt(), rtol=1e-3, atol=0)
 
 
 def test_a_network_too_large_for_its_hessian_is_refused_with_the_way_out():

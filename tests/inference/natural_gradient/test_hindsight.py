@@ -204,6 +204,32 @@ def test_outliers_of_a_robust_regression_are_not_far():
         assert not any("times the noise's deviation" in m for m in posterior.diagnostics().messages)
 
 
+@pytest.mark.parametrize("method", [pl.VOGN(), pl.NoisyKFAC()])
+def test_whatever_batches_say_by_chance_what_is_not_learnt_is_named(method):
+    """Inputs that say nothing, and batches of 64: their own frequencies may be near those of all data, or far from them."""
+    y = torch.randint(0, 10, (640,), generator=torch.Generator().manual_seed(0))
+    for seed in range(6):
+        network = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 10))
+        model = pl.BayesianModel(network, pl.likelihoods.Categorical())
+        posterior = pl.fit(model, (torch.zeros(640, 5), y), method, epochs=30, batch_size=64, seed=seed, **QUIET)
+        assert any("no more than how often each class occurs" in m for m in posterior.diagnostics().messages)
+
+
+def test_a_learnt_noise_far_above_the_residuals_is_named():
+    x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+    y = x.sum(1, keepdim=True) + 0.1 * torch.randn(64, 1, generator=torch.Generator().manual_seed(1))
+    for scale, told in (("learn", True), (5.0, False)):  # what is given is the user's to know
+        model = pl.BayesianModel(nn.Linear(3, 1), pl.likelihoods.Normal(scale=scale))
+        right = {"weight": torch.ones(1, 3), "bias": torch.zeros(1)}
+        if scale == "learn":
+            right["likelihood.scale"] = torch.tensor(5.0).log()
+        params = {k: right[k].reshape(v.shape).to(v.dtype) for k, v in model.start.items()}
+        answer = pl.posteriors.Diagonal(model, params, {k: torch.full_like(v, 1e-4) for k, v in params.items()})
+        pl.KFAC().reviewed(answer, params, (x, y, None), 10)
+        said = () if answer._diagnostics is None else answer._diagnostics.messages
+        assert any("it has not come down to them yet" in m for m in said) == told
+
+
 class Positive:
     """A likelihood that is not defined everywhere."""
 

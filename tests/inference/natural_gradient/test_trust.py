@@ -79,3 +79,29 @@ def test_a_deep_network_in_regression_is_not_blown_up():
     posterior = fit(model, (x, y), pl.KFAC(), steps=200, batch_size=128)
     found = pl.posteriors.Delta(posterior.model, posterior.mean).predict(x).mean
     assert (found - y).square().mean() < 0.05 * y.var()
+
+
+@pytest.mark.parametrize("method", [pl.KFAC(), pl.NoisyKFAC()])
+@pytest.mark.parametrize(("count", "size"), [(64, 16), (64, 128), (200, 128)])
+def test_a_learnt_noise_does_not_run_away_from_residuals_that_are_large_at_first(method, count, size):
+    """(residual / noise)² is 400 at first; with that in the momentum noises ended at four to ten times the residuals."""
+    x = torch.randn(count, 5, generator=torch.Generator().manual_seed(0))
+    y = 10 * x.sum(1, keepdim=True) + 3 * torch.randn(count, 1, generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 1))
+    model = pl.BayesianModel(network, pl.likelihoods.Normal(scale="learn"))
+    found = pl.fit(model, (x, y), method, epochs=50, batch_size=size, progress=False, device="cpu").predict(x)
+    residual = float((found.mean - y).square().mean()) ** 0.5
+    assert residual < 0.5 * float(y.std())
+    assert 1 / 3 < float(found.aleatoric.mean()) ** 0.5 / residual < 3
+
+
+@pytest.mark.parametrize("method", [pl.KFAC(), pl.NoisyKFAC()])
+def test_looks_that_found_no_number_are_told_in_the_diagnostics(method):
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(40, 3, generator=g), torch.randint(0, 2, (40,), generator=g)
+    x[7] = 1e25  # whose square is no float32
+    model = pl.BayesianModel(nn.Linear(3, 2), pl.likelihoods.Categorical())
+    posterior = pl.fit(model, (x, y), method, epochs=5, batch_size=10, progress=False, device="cpu")
+    told = posterior.diagnostics()
+    assert not told.ok and any("batches that" in m and "was not finite" in m for m in told.messages)

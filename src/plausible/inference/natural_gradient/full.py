@@ -31,7 +31,6 @@ FAMILIES = ("full", "diagonal")
 # may be far above what a weight ends with, and the cosine's half of these steps leaves exp(−15) of it. Steps of more than half
 # the size are for runs too short to do without.
 STEPS, LARGEST_STEP, SHORT_RUN = 30.0, 0.5, 10.0
-ROOT_STEPS = 3.0  # of "diagonal" in long runs: times the root of their number
 LARGEST = 4 * 1024**3  # bytes of a Hessian and what is made of it
 COPIES = 6
 MANY = 1000  # unknowns, from which a step takes seconds
@@ -50,8 +49,9 @@ class NaturalGradientVI(Hindsight, Method):
 
     The log joint must have second derivatives: a kink, as of |w| or of a ReLU, has curvature that no draw sees.
 
-    Independent normals do not know how weights bend the log joint together, and steps by them would overshoot: with "diagonal"
-    μ goes no further along S⁻¹ ∇ than to the top of the quadratic that gradient and Hessian make there.
+    Independent normals do not know how weights bend the log joint together. With "diagonal" the precision of q follows the
+    diagonal of G alone, and μ steps by the inverse of the S that "full" has here: E_q[∇] = 0 is where both end, and by a
+    diagonal it would be reached in as many more steps as weights depend on one another.
 
     Args:
         family: "full", or "diagonal" for independent weights.
@@ -100,22 +100,22 @@ class NaturalGradientVI(Hindsight, Method):
             )  # fmt: skip
         if self.learning_rate is None:
             count = max(1, num_steps)
-            # Independent normals of dependent weights come closer by a part of a step alone.
-            usual = STEPS / count if self.family == "full" else max(STEPS / count, ROOT_STEPS / math.sqrt(count))
-            return replace(self, learning_rate=max(min(LARGEST_STEP, usual), min(1.0, SHORT_RUN / count)))
+            return replace(self, learning_rate=max(min(LARGEST_STEP, STEPS / count), min(1.0, SHORT_RUN / count)))
         return self
 
     def init(self, model: Any, params: Weights) -> dict[str, Any]:
         """The mean, and a precision as large as one example's unit of curvature would make it."""
         start = to_vector(params).double()
         precision = torch.full_like(start, float(model.num_data))
-        return {"params": params, "precision": precision if self.family == "diagonal" else torch.diag(precision)}
+        own = {"widths": precision} if self.family == "diagonal" else {}
+        return {"params": params, "precision": torch.diag(precision), **own}
 
     def step(
         self, model: Any, state: dict[str, Any], batch: Any, rng: Keys
     ) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """One update."""
         params, precision = state["params"], state["precision"]
+        widths = state.get("widths")
         centre = to_vector(params)
         noise = [rng.normal(centre.shape, torch.float64, centre.device) for _ in range(self.num_samples)]
         key = model.rng.key() if model.needs_key and model.rng is not None else None
@@ -126,27 +126,24 @@ class NaturalGradientVI(Hindsight, Method):
             # By reverse mode twice, the mode that every operation has.
             return value, to_vector({k: slopes[k] for k in params}), -torch.func.jacrev(gradient)(draw["point"])
 
-        shifts = [_spread(precision, z).to(centre.dtype) for z in noise]
+        shifts = [_spread(precision if widths is None else widths, z).to(centre.dtype) for z in noise]
         draws = [{"point": point} for shift in shifts for point in (centre + shift, centre - shift)]
         with twice_differentiable():
             value, slope, curvature = mean_at(moments, model, draws, batch)
         rate = self.learning_rate * find_schedule(self.schedule)(rng.step.double() / model.num_steps)  # type: ignore[operator]
-        if self.family == "diagonal":
-            precision = _diagonal_step(precision, curvature.diagonal().double(), rate)
-            move = slope.double() / precision
-            rate = torch.minimum(rate, _best_along(move, slope.double(), curvature.double()))
-        else:
-            precision = _full_step(precision, curvature.double(), rate)
-            lower = torch.linalg.cholesky_ex(precision).L
-            move = torch.cholesky_solve(slope.double().unsqueeze(-1), lower).squeeze(-1)
+        precision = _full_step(precision, curvature.double(), rate)
+        lower = torch.linalg.cholesky_ex(precision).L
+        move = torch.cholesky_solve(slope.double().unsqueeze(-1), lower).squeeze(-1)
         state["precision"].copy_(precision)
+        if widths is not None:
+            widths.copy_(_diagonal_step(widths, curvature.diagonal().double(), rate))
         for k, change in from_vector(rate * move, params).items():
             params[k] += change
         return state, {"log_joint": value}
 
     def posterior(self, model: Any, state: dict[str, Any], draws: Any) -> Gaussian:
         """q."""
-        params, precision = state["params"], state["precision"]
+        params, precision = state["params"], state.get("widths", state["precision"])
         require_finite({"mean": params, "precision": precision})  # the covariance would only fail to decompose
         answer: Gaussian
         if self.family == "diagonal":
@@ -198,13 +195,6 @@ def _growth(ratio: Tensor, rate: Tensor) -> Tensor:
 
 def _diagonal_step(precision: Tensor, curvature: Tensor, rate: Tensor) -> Tensor:
     return precision * _growth(curvature / precision, rate)
-
-
-def _best_along(move: Tensor, slope: Tensor, curvature: Tensor) -> Tensor:
-    """The multiple of a move at which the quadratic with this slope and curvature is highest; infinite where it has no top."""
-    bend = move @ (curvature @ move)
-    best = (slope @ move) / bend.clamp(min=torch.finfo(torch.float64).tiny)
-    return torch.where(bend > 0, best, math.inf)
 
 
 def _full_step(precision: Tensor, curvature: Tensor, rate: Tensor) -> Tensor:

@@ -203,9 +203,9 @@ def undetermined(scale: Mapping[str, Tensor], prior: GaussianPrior, temperature:
     if not names:
         return None
     said = (
-        f"{sum(held.values())} weights of {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} have no prior, and no data "
-        f"speak of them, so their posterior is improper; they are held with a deviation of {loosest:g}: give them a prior such "
-        "as pl.priors.Normal()"
+        f"{sum(held.values())} weights of {', '.join(names[:3])}{', ...' if len(names) > 3 else ''} have no prior, and data say "
+        f"next to nothing of them, so their posterior is hardly a distribution; they are held with a deviation of {loosest:g}: "
+        "give them a prior such as pl.priors.Normal()"
     )
     return Diagnostics(messages=(said,), ok=False)
 
