@@ -41,10 +41,6 @@ class Stacked(Source):
             return self._joined.batch(step)
         return self._stack([p.batch(step) for p in self.parts])
 
-    def look(self, step: int, limit: int) -> InternalBatch | None:
-        """What every set shows."""
-        return self._stack([p.look(step, limit) for p in self.parts])
-
     def full(self, device: torch.device | None = None) -> InternalBatch | None:
         """All data of every set."""
         return self._stack([_weighted(p.full(device)) for p in self.parts])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import re
 from collections.abc import Callable, Sequence
@@ -32,7 +33,7 @@ from .progress import Progress
 from .records import Records
 from .refresh import EXAMPLES, fill, statistics_of
 from .refusals import refuse_different_courses, refuse_unsuitable, warn_if_improper
-from .review import looked_up, review
+from .review import SHARE, SHOWN, review
 from .source import Source
 from .starts import starts
 from .stopped import reason
@@ -45,7 +46,6 @@ log = logging.getLogger("plausible")
 
 DEFAULT_EPOCHS = 50
 BANK = 64  # draws whose norm statistics are gathered, as many as `predict` takes by default
-SHOWN = 1024  # examples that a look back sees at the most where data are at hand
 AUGMENT = 0x617567
 
 
@@ -252,17 +252,18 @@ class Run:
 
     def _review(self, answers: list[Posterior]) -> None:
         """Look back from where the answers can predict."""
-        batch = looked_up(self._shown) if self.done and isinstance(self.model, BayesianModel) else None
         for m, (answer, start) in enumerate(zip(answers, self._starts(len(answers)), strict=True)):
-            own = batches.rows(batch, m) if batch is not None and isinstance(self.source, Stacked) else batch
-            review(self.execution.mode_method(m), answer, start, own, self.done)
+            review(self.execution.mode_method(m), answer, start, functools.partial(self._shown, m), self.done)
 
-    def _shown(self) -> Any:
+    def _shown(self, mode: int) -> Any:
         """What the last epoch began with: a resumed run looks at what one that was never killed looks at."""
+        source = self.source.parts[mode] if isinstance(self.source, Stacked) else self.source
+        if isinstance(self.everything, Chunks):
+            return None
         if self.everything is not None:
-            return self.everything if isinstance(self.everything, InternalBatch) else None
+            return self.everything if source is self.source else batches.rows(self.everything, mode)
         began = (self.done - 1) // self.steps_per_epoch * self.steps_per_epoch
-        return self.source.look(began, SHOWN)
+        return source.look(began, min(SHOWN, self.done * source.batch_size // SHARE))
 
     def _surveyed(self, mode: int, model: Target, state: Any, buffers: Any) -> Posterior:
         """The answer of a method that looks at the data again, in eval mode with the statistics of these weights."""

@@ -92,7 +92,7 @@ def test_a_learnt_noise_does_not_run_away_from_residuals_that_are_large_at_first
     model = pl.BayesianModel(network, pl.likelihoods.Normal(scale="learn"))
     found = pl.fit(model, (x, y), method, epochs=50, batch_size=size, progress=False, device="cpu").predict(x)
     residual = float((found.mean - y).square().mean()) ** 0.5
-    assert residual < 0.5 * float(y.std())
+    assert residual < 0.9 * float(y.std())
     assert 1 / 3 < float(found.aleatoric.mean()) ** 0.5 / residual < 3
 
 

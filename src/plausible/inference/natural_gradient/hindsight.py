@@ -63,24 +63,26 @@ class Hindsight:
             answer._diagnostics = Diagnostics(messages=(said,), ok=False)
         elif isinstance(answer.model, BayesianModel) and batch is not None:
             with without_advice():
-                found = (
-                    _lost(answer, start, batch, rate)
-                    or _nothing_learnt(answer, batch, self.narrower if self.tries_draws else None)
-                    or _far_from_data(answer, batch)
+                at_mean = _at(answer.model, answer.mean, batch[0])
+                found = _lost(answer, at_mean, start, batch, rate) or _nothing_learnt(
+                    answer, at_mean, batch, self.narrower if self.tries_draws else None
                 )
-                wide = None if found else _too_wide(answer, batch, self.narrower, self.tries_draws)
-            for told in (found, wide):
-                for said in () if told is None else told.messages:
-                    log.warning("%s: %s", name, said)
-            answer._diagnostics = together(answer._diagnostics, found, wide)
+                if found is None:
+                    drawn = answer.predict(batch[0], num_samples=DRAWS)
+                    found = _far_from_data(answer, at_mean, drawn, batch) or _too_wide(
+                        answer, at_mean, drawn, batch, self.narrower, self.tries_draws
+                    )
+            for said in () if found is None else found.messages:
+                log.warning("%s: %s", name, said)
+            answer._diagnostics = together(answer._diagnostics, found)
 
 
-def _lost(answer: Posterior, start: Weights, batch: Any, rate: float | None) -> Diagnostics | None:
+def _lost(answer: Posterior, at_mean: Predictive, start: Weights, batch: Any, rate: float | None) -> Diagnostics | None:
     """Whether the posterior's mean predicts worse than both the run's start and outputs of zero."""
     inputs, targets, weights = batch
-    told, first = (_at(answer.model, params, inputs) for params in (answer.mean, start))
+    first = _at(answer.model, start, inputs)
     zero = Predictive(torch.zeros_like(first.outputs), first.likelihood, unknowns=first.unknowns)
-    found, began, nothing = (_log_probs(p, targets, weights) for p in (told, first, zero))
+    found, began, nothing = (_log_probs(p, targets, weights) for p in (at_mean, first, zero))
     references = [r for r in (began, nothing) if bool(r.isfinite().all())]
     if not references or not all(_is_worse(found, r, WORSE) for r in references):
         return None
@@ -92,11 +94,12 @@ def _lost(answer: Posterior, start: Weights, batch: Any, rate: float | None) -> 
     )
 
 
-def _nothing_learnt(answer: Posterior, batch: Any, narrower: str | None) -> Diagnostics | None:
+def _nothing_learnt(answer: Posterior, at_mean: Predictive, batch: Any, narrower: str | None) -> Diagnostics | None:
     """Whether the posterior's mean knows no more of classes than how often each occurs.
 
     Args:
         answer: Of the run.
+        at_mean: What its mean predicts.
         batch: Training data.
         narrower: What holds draws narrower, None where the run has tried none.
     """
@@ -110,12 +113,14 @@ def _nothing_learnt(answer: Posterior, batch: Any, narrower: str | None) -> Diag
     seen = int((counts > 0).sum())
     if seen < 2 or len(y) < max(FEWEST, FEWEST_OF_A_CLASS * seen):  # a few labels say more of themselves than of others
         return None
-    found = _log_probs(_at(answer.model, answer.mean, inputs), targets, weights)[told]
+    found = _log_probs(at_mean, targets, weights)[told]
     each = (counts / len(y)).log()[y]
     # By which so many labels' own frequencies are nearer to them (Miller & Madow).
     known = float(each.mean()) - (seen - 1) / (2 * len(y))
     gain, sure = float(found.mean()) - known, SURE * float((found - each).std()) / len(y) ** 0.5
-    if not bool(found.isfinite().all()) or not (gain <= BETTER and gain + sure <= SLIGHT):
+    # Where nearly all are of one class there is little to gain.
+    most, slight = (min(few, share * -known) for few, share in ((BETTER, 0.1), (SLIGHT, 0.5)))
+    if not bool(found.isfinite().all()) or not (gain <= most and gain + sure <= slight):
         return None
     more = "more steps or a larger learning_rate may help"
     if narrower is not None:
@@ -125,22 +130,24 @@ def _nothing_learnt(answer: Posterior, batch: Any, narrower: str | None) -> Diag
     )
 
 
-def _far_from_data(answer: Posterior, batch: Any) -> Diagnostics | None:
+def _far_from_data(answer: Posterior, at_mean: Predictive, drawn: Predictive, batch: Any) -> Diagnostics | None:
     """Whether residuals at the posterior's mean are far larger than the noise that they are said to be, or learnt to be."""
-    inputs, targets, weights = batch
+    _, targets, weights = batch
     model = answer.model
     if not isinstance(model, BayesianModel) or not isinstance(model.likelihood, Normal | StudentT):
         return None
-    told = _at(model, answer.mean, inputs)
     rows = slice(None) if weights is None else weights != 0
-    ratio = ((targets - told.mean).double().square() / told.aleatoric.double())[rows]
+    ratio = ((targets - at_mean.mean).double().square() / at_mean.aleatoric.double())[rows]
     heavy = isinstance(model.likelihood, StudentT)  # of whose residuals a few are expected to be large
     far = float(ratio.median() if heavy else ratio.mean()) ** 0.5
-    if far < 1 / FAR and any(k.startswith("likelihood.") for k in model.hyperpriors):
+    # What a noise is learnt from are residuals of draws, which may be far larger than those of their mean.
+    residuals = ((targets - drawn.mean).double().square() + drawn.epistemic.double())[rows]
+    near = float((residuals / drawn.aleatoric.double()[rows]).mean()) ** 0.5
+    if near < 1 / FAR and not heavy and any(k.startswith("likelihood.") for k in model.hyperpriors):
         return _warning(
-            f"on {len(ratio)} training examples the noise's deviation is {1 / far if far else math.inf:.3g} times residuals at "
-            "the mean of the posterior, so it has not come down to them yet: more steps may help, or targets near one, as "
-            "(y - y.mean()) / y.std() are"
+            f"on {len(ratio)} training examples the noise that was learnt is {1 / near if near else math.inf:.3g} times the "
+            "residuals: more steps may bring it down to them, if the network does not just remember its data; so do targets near "
+            "one, as (y - y.mean()) / y.std() are"
         )
     if not far > FAR:  # nor where the noise has no variance
         return None
@@ -150,11 +157,12 @@ def _far_from_data(answer: Posterior, batch: Any) -> Diagnostics | None:
     )
 
 
-def _too_wide(answer: Posterior, batch: Any, way_out: str, tried: bool) -> Diagnostics | None:
+def _too_wide(
+    answer: Posterior, at_mean: Predictive, drawn: Predictive, batch: Any, way_out: str, tried: bool
+) -> Diagnostics | None:
     """Whether predictions averaged over draws are far worse than that at their mean."""
-    inputs, targets, weights = batch
-    mean = _log_probs(_at(answer.model, answer.mean, inputs), targets, weights)
-    averaged = _log_probs(answer.predict(inputs, num_samples=DRAWS), targets, weights)
+    _, targets, weights = batch
+    mean, averaged = (_log_probs(p, targets, weights) for p in (at_mean, drawn))
     by = WIDE
     if not tried and task(answer.model) == "classification":
         by = min(WIDE, max(LEAST_WIDE, -float(mean.mean())))

@@ -53,7 +53,7 @@ HEARD = 0.5  # share of a batch's places that hold examples, from which a look s
 SMALLEST_RATE, LARGEST_RATE = 0.03, 0.3
 TRAVEL = 60.0  # learning rate times steps, for learning_rate=None, between these two
 DAMPING = 1e-3  # per example, beside curvatures of an example's log likelihood in its own unit
-FARTHEST = 1.0  # of a whole Newton step of a logarithm of noise
+FARTHEST = 1.5  # times a whole Newton step, of a logarithm of noise: slopes of a few examples are seldom farther
 TARGETS = 1 << 16  # the call number from which targets are drawn, past anything that draws weights
 CLOSEST = (
     10  # that many steps have a look at first, then every so-manieth while there have been fewer than update_every
@@ -253,27 +253,31 @@ class KroneckerMethod(Hindsight, Method):
         assert self.learning_rate is not None  # `resolved` has made it a number
         trusted = state["trusted"]["trust"] if self.trust is None else self.trust
         count = rng.step.double()
-        rate = self.learning_rate * find_schedule(self.schedule)(count / model.num_steps)
-        rate = rate / (1 - self.momentum ** (count + 1))
+        planned = self.learning_rate * find_schedule(self.schedule)(count / model.num_steps)
+        rate = planned / (1 - self.momentum ** (count + 1))
         average_(state["first"], slope, self.momentum)
-        self._bound_(model, state)
-        step = precondition(state["inverse"], state["first"])
+        step = precondition(state["inverse"], self._slopes(model, state, slope))
+        own, noise = ({k: s for k, s in step.items() if (k in model.weight_names) == ours} for ours in (True, False))
         # Half of rate² mᵀ Λ⁻¹ m is by how much the step changes the predictions of all data, in nats, if Λ is right; a
         # temperature has divided both m and Λ.
-        change = rate * rate * model.temperature * dot(state["first"], step).clamp(min=torch.finfo(torch.float32).tiny)
-        rate = rate * (2 * trusted * model.num_data / change).sqrt().clamp(max=1.0)
-        add_(state["params"], step, rate.to(_dtype(step)))
+        gain = dot({k: state["first"][k] for k in own}, own).clamp(min=torch.finfo(torch.float32).tiny)
+        rate = rate * (2 * trusted * model.num_data / (rate * rate * model.temperature * gain)).sqrt().clamp(max=1.0)
+        add_({k: state["params"][k] for k in own}, own, rate.to(_dtype(own)))
+        if noise:
+            add_({k: state["params"][k] for k in noise}, noise, planned.to(_dtype(noise)))
 
-    def _bound_(self, model: Any, state: dict[str, Any]) -> None:
-        """Let steps of noise sizes be at most of some length, whatever residuals were.
+    def _slopes(self, model: Any, state: dict[str, Any], slope: Weights) -> Weights:
+        """The momentum of weights, and for the likelihood's unknowns the slope itself, so far as a step may follow it.
 
-        Those of targets in large units push the logarithm of a noise by (residual / noise)², which is over in a few steps and
-        would go on in the momentum for many more.
+        Targets in large units push the logarithm of a noise by (residual / noise)², which is over in a few steps, and would go
+        on in a momentum for many more.
         """
-        for name in state["params"]:
+        found = dict(state["first"])
+        for name in found:
             if name not in model.weight_names:
                 most = FARTHEST * state["factors"]["diagonal"][name]
-                state["first"][name].copy_(state["first"][name].clamp(-most, most))
+                found[name] = slope[name].clamp(-most, most)
+        return found
 
     # --- the answer ---
 
