@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import plausible as pl
+from plausible.core.data import Resident
 
 METHODS = [
     pl.MAP(learning_rate=0.01), pl.IVON(), pl.OGN(), pl.KFAC(), pl.Laplace(), pl.ADVI(), pl.SGLD(),
@@ -138,3 +139,44 @@ def test_a_run_that_is_over_can_be_had_again_when_its_data_are_gone(tmp_path, ca
     again = pl.fit(model, ReadOnce(1), pl.MAP(), device="cpu", resume=True, **told)
     torch.testing.assert_close(again.mean, first.mean, rtol=0, atol=0)
     assert any("OSError: the stream is closed" in r.getMessage() for r in caplog.records)
+
+
+def test_nothing_is_looked_up_where_nothing_would_look(monkeypatch):
+    """Twenty sets of images, say, of which a thousand each would be gathered."""
+
+    def look(*_):
+        raise AssertionError("it was looked up")
+
+    monkeypatch.setattr(Resident, "look", look)
+    labels = (inputs()[:, 0] > 0).long()
+    model = pl.BayesianModel(nn.Linear(3, 2), pl.likelihoods.Categorical())
+    told = {"epochs": 1, "progress": False, "device": "cpu"}
+    pl.fit(model, (inputs(), labels), pl.MAP(), **told)
+    pl.fit_many(model, [(inputs(), labels)] * 3, pl.MAP(), **told)
+
+
+def test_what_is_shown_is_a_share_of_what_a_run_has_gone_through():
+    source = Resident(inputs(3000), torch.zeros(3000, 1), None, 10, 0, torch.device("cpu"), None)
+    for limit, rows in ((0, 10), (95, 90), (5000, 3000)):
+        x, y, weights = source.look(0, limit)
+        assert len(x) == len(y) == len(weights) == rows
+    assert torch.equal(source.look(0, 20)[0], torch.cat([source.batch(0)[0], source.batch(1)[0]]))
+
+
+@pytest.mark.parametrize(
+    "likelihood", [pl.likelihoods.StudentT(df=4.0, scale=1.0), pl.likelihoods.Normal(scale="learn")]
+)
+def test_years_are_named_with_heavy_tails_and_a_learnt_noise_too(likelihood):
+    posterior = fitted(pl.MAP(), 2000 + 15 * targets(), epochs=50, likelihood=likelihood)
+    assert any(SAID in m for m in posterior.diagnostics().messages) and not posterior.diagnostics().ok
+
+
+def test_constant_targets_cannot_be_standardised():
+    posterior = fitted(pl.MAP(), torch.full((100, 1), 10.0), epochs=5)
+    assert not any(SAID in m for m in posterior.diagnostics().messages)
+
+
+def test_large_targets_of_which_nothing_is_known_are_a_hint_and_no_verdict():
+    noise = 300 * torch.randn(100, 1, generator=torch.Generator().manual_seed(2))
+    told = fitted(pl.MAP(), noise, epochs=1, likelihood=pl.likelihoods.Normal(scale=300.0)).diagnostics()
+    assert told.ok and any(SAID in m and "unless there is little more to know" in m for m in told.messages)

@@ -66,6 +66,24 @@ def test_accumulated_batches_make_the_steps_of_whole_ones(name):
     assert_close(weights(found), weights(expected), 1e-10)
 
 
+class Validating(Task):
+    """It is judged at the mean after every epoch, through the wrapper that Lightning gives."""
+
+    def on_validation_start(self):
+        if not self.trainer.sanity_checking:
+            self.optimizers().eval()
+
+    def on_validation_end(self):
+        if not self.trainer.sanity_checking:
+            self.optimizers().train()
+
+
+@pytest.mark.parametrize("name", SAMPLING)
+def test_a_mean_that_comes_back_for_every_validation_is_no_weight_that_others_wrote(name, caplog):
+    trained(Validating(name, held=True), batch_size=6, accumulate_grad_batches=4)
+    assert not any("weights were written" in r.getMessage() for r in caplog.records)
+
+
 class Manual(Task):
     def __init__(self, name):
         super().__init__(name)

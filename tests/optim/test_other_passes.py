@@ -103,6 +103,22 @@ def test_a_gradient_that_came_through_a_transform_is_refused_where_examples_are_
 
 
 @every
+def test_a_step_along_the_sign_of_a_transforms_gradient_is_no_gradient_through_it(name):
+    """What comes back behind a sign is zero, whether it is detached or not."""
+    found = []
+    for detached in (False, True):
+        network, (x, y) = mlp(), data()
+        optimizer = make(name, network, reduction="sum")
+        optimizer.zero_grad()
+        with optimizer.sampled():
+            uphill = torch.func.grad(lambda a, network=network, y=y: losses(network, a, y).sum())(x).sign()
+            losses(network, x + 0.1 * (uphill.detach() if detached else uphill), y).sum().backward()
+        optimizer.step()
+        found.append(weights(network))
+    assert_close(found[1], found[0], 1e-14)
+
+
+@every
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_a_checkpoint_around_the_network_changes_nothing(name, reduction, reentrant):

@@ -6,15 +6,21 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from ..core.diagnostics import Diagnostics
 from ..core.method import require
 from ..core.model import BayesianModel
-from ..core.posteriors import Posterior
+from ..core.posteriors import Posterior, Samples
 from ..core.run import BANK
 from .groups import warn_of_another_prior
 from .networks import bare
 
 if TYPE_CHECKING:
     from .optimizer import BayesianOptimizer
+
+NOT_JUDGED = (
+    "not judged: an optimiser keeps no data; compare posterior.predict(x).log_prob(y) with what "
+    "pl.posteriors.Delta(model, posterior.mean) has there, the network at the mean"
+)
 
 
 def answer(optimizer: BayesianOptimizer, model: BayesianModel) -> Posterior:
@@ -26,6 +32,8 @@ def answer(optimizer: BayesianOptimizer, model: BayesianModel) -> Posterior:
     found = optimizer._posterior(
         model.bound(num_data=float(optimizer.num_data)), {k: mean[k].detach().clone() for k in model.start}
     )
+    if found._diagnostics is None and not isinstance(found, Samples):  # which judges its own chain
+        found._diagnostics = Diagnostics(messages=(NOT_JUDGED,))
     buffers = dict(bare(optimizer.network).named_buffers())
     fixed = {k: buffers[k].detach().clone() for k in model.network.statistics}
     if fixed:

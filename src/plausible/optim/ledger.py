@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..weights.algebra import Weights, add_
 from .gradients import Gradients
+from .holding import Placed
 
 
 @dataclass
@@ -41,6 +42,7 @@ class Ledger:
         mean: The mean that the draw made by `sampled()` is around.
         waiting: Whether the end of a backward pass is waited for.
         gradients: What is known of the tensors in `.grad`.
+        placed: Which draw `train()` holds in the network.
     """
 
     inside: bool = False
@@ -51,6 +53,7 @@ class Ledger:
     mean: Mapping[str, Tensor] | None = None
     waiting: bool = False
     gradients: Gradients = field(default_factory=Gradients)
+    placed: Placed | None = None
 
     def clear(self) -> None:
         """Forget all but whether a draw is in the network."""

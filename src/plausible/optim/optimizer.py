@@ -82,7 +82,6 @@ class BayesianOptimizer(Optimizer):
         super().__init__(groups, {**own, "step": 0, "call": 0, "held": False})
         self.complete = True
         self._hooks: Hooks | None = None
-        self._placed: Placed | None = None
         self._listen()
 
     def _listen(self) -> None:
@@ -171,8 +170,8 @@ class BayesianOptimizer(Optimizer):
             if back is not None:
                 with torch.no_grad():
                     torch._foreach_copy_(weights, back)
-                if self._placed is not None:
-                    self._placed = Placed(self._placed.call, versions(self))
+                if self.ledger.placed is not None:
+                    self.ledger.placed = Placed(self.ledger.placed.call, versions(self))
 
     def _end_draw(self) -> None:
         """Count the draw that is in the network, and what was measured at it."""
@@ -219,7 +218,7 @@ class BayesianOptimizer(Optimizer):
         torch._foreach_copy_(list(weights.values()), [mean[k] for k in weights])
         if deviation:
             torch._foreach_add_([weights[k] for k in deviation], list(deviation.values()))
-        self._placed = Placed(call, versions(self)) if self.held and not self.ledger.inside else None
+        self.ledger.placed = Placed(call, versions(self)) if self.held and not self.ledger.inside else None
 
     def deviation_of(self, call: int) -> Weights | None:
         """The draw of this step with that number, less the mean."""
@@ -242,7 +241,7 @@ class BayesianOptimizer(Optimizer):
         self._require_no_draw("optimizer.eval()")
         if not self.held:
             return
-        warn_if_written(self, self._placed)
+        warn_if_written(self, self.ledger.placed)
         weights, mean = self.weights(), self.means()
         with torch.no_grad():
             torch._foreach_copy_(list(weights.values()), [mean[k] for k in weights])
@@ -303,7 +302,7 @@ class BayesianOptimizer(Optimizer):
                 )
         ledger.gradients.require_none_outside(self.weights())
         if self.held:
-            warn_if_written(self, self._placed)
+            warn_if_written(self, self.ledger.placed)
         try:
             bring_together(self)
             self._update(parts(self))
@@ -360,7 +359,7 @@ class BayesianOptimizer(Optimizer):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._placed = None
+        self.ledger.placed = None
         if "network" in state:  # of a copy; `load_state_dict` comes here as well
             self._hooks = None
             self._listen()

@@ -116,6 +116,8 @@ class Untold(Pass):
                 t.register_hook(self._reached)
 
     def _count(self, gradient: Tensor) -> None:
+        if not gradient.any():  # as behind a sign
+            return
         raise NotSupported(
             f"a gradient has come back through a pass that was run {self.run}, whose examples are neither counted nor told "
             "apart; run network(inputs) itself"

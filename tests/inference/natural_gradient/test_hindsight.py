@@ -230,6 +230,43 @@ def test_a_learnt_noise_far_above_the_residuals_is_named():
         assert any("times the residuals" in m for m in said) == told
 
 
+@pytest.mark.parametrize("method", [pl.KFAC(), pl.VOGN(), pl.IVON()])
+def test_all_that_is_to_be_known_of_a_rare_class_is_not_nothing(method):
+    """Of a thousand examples one or two are of it: less than .01 nats an example, all of which are learnt here."""
+    g = torch.Generator().manual_seed(3)
+    x = torch.randn(20_000, 3, generator=g)
+    y = (x[:, 0] > 3.0).long()
+    x[:, 0] += 3.0 * y
+    model = pl.BayesianModel(nn.Linear(3, 2), pl.likelihoods.Categorical())
+    for seed in range(2):
+        posterior = pl.fit(model, (x, y), method, epochs=10, batch_size=128, seed=seed, **QUIET)
+        assert float(posterior.predict(x[y == 1]).probs[:, 1].min()) > 0.5
+        assert not any("how often each class occurs" in m for m in posterior.diagnostics().messages)
+
+
+@pytest.mark.parametrize("method", [pl.NaturalGradientVI(), pl.NoisyKFAC()])
+def test_a_learnt_noise_of_few_data_is_larger_than_residuals_at_the_mean(method):
+    """With nearly as many weights as examples the mean interpolates, and E_q of squared residuals is what the noise is."""
+    x = torch.randn(60, 56, generator=torch.Generator().manual_seed(0))
+    y = x @ torch.randn(56, 1, generator=torch.Generator().manual_seed(1))
+    y = y + 0.5 * torch.randn(60, 1, generator=torch.Generator().manual_seed(2))
+    model = pl.BayesianModel(nn.Linear(56, 1, bias=False), pl.likelihoods.Normal(scale="learn"))
+    posterior = pl.fit(model, (x, y), method, epochs=2000, batch_size=60, **QUIET)
+    found = pl.posteriors.Delta(posterior.model, posterior.mean).predict(x)
+    assert float(found.aleatoric.mean()) ** 0.5 > 3 * float((found.mean - y).square().mean()) ** 0.5
+    assert not any("times the residuals" in m for m in posterior.diagnostics().messages)
+
+
+@pytest.mark.parametrize("df", [2.0, 2.1])
+def test_a_noise_without_a_variance_is_not_compared_with_one(df):
+    x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(1)
+    y = x.sum(1, keepdim=True) + 0.5 * torch.distributions.StudentT(df).sample((400, 1))
+    model = pl.BayesianModel(nn.Linear(2, 1), pl.likelihoods.StudentT(df=df, scale="learn"))
+    posterior = pl.fit(model, (x, y), pl.IVON(), epochs=100, **QUIET)
+    assert not any("times" in m for m in posterior.diagnostics().messages)
+
+
 class Positive:
     """A likelihood that is not defined everywhere."""
 
