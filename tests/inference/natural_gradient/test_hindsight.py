@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import plausible as pl
+from plausible.inference.natural_gradient.hindsight import _is_worse
 
 QUIET = {"progress": False, "device": "cpu"}
 
@@ -122,6 +123,17 @@ def test_draws_that_no_step_has_tried_are_named_where_they_lose_most_of_what_the
     assert averaged > mean + 0.1  # so there is something to be said
     (said,) = [m for m in posterior.diagnostics().messages if "draws are too wide" in m]
     assert "pl.posteriors.Delta(model, posterior.mean)" in said
+
+
+def test_one_example_that_is_far_off_does_not_hide_that_all_are_worse():
+    """Draws that are sure of something else make such: a mean of so many is then within three standard errors of anything."""
+    better = torch.full((400,), -0.1, dtype=torch.float64)
+    worse = better - 0.2
+    worse[0] -= 300.0
+    assert _is_worse(worse, better, 0.1)
+    alone = better.clone()
+    alone[0] -= 300.0
+    assert not _is_worse(alone, better, 0.1)
 
 
 @pytest.mark.parametrize("method", [pl.VOGN(), pl.IVON(), pl.NoisyKFAC()])

@@ -29,6 +29,7 @@ WIDE = 0.5  # and by which predictions averaged over draws may be worse than tha
 LEAST_WIDE = 0.1
 BETTER, SLIGHT = 0.01, 0.05  # and by which something learnt is better than the classes' frequencies, or may at most be
 SURE = 3.0  # standard errors
+CLIPPED = 2.0  # nats of one example, of which a mean cannot be made by a few
 FEWEST, FEWEST_OF_A_CLASS = 16, 5  # examples that say how often classes occur
 FAR = 3.0  # deviations of the noise, by which residuals may be larger than it on average
 DRAWS = 8
@@ -187,8 +188,9 @@ def _is_worse(found: Tensor, other: Tensor, by: float) -> bool:
     """Whether log probabilities of the same examples are lower, by more than a mean of so many may be by chance."""
     if not bool(found.isfinite().all()):  # outputs that overflow have none at all
         return bool(other.isfinite().all())
-    gap = other - found
-    return len(gap) > 1 and float(gap.mean()) > by + SURE * float(gap.std()) / len(gap) ** 0.5
+    # Of a few draws that are sure of something else an average may be far off in some examples, so that no mean says much.
+    gaps = (other - found, (other - found).clamp(max=CLIPPED))
+    return len(found) > 1 and any(float(g.mean()) > by + SURE * float(g.std()) / len(g) ** 0.5 for g in gaps)
 
 
 def _at(model: BayesianModel, params: Weights, inputs: Any) -> Predictive:
