@@ -53,7 +53,7 @@ HEARD = 0.5  # share of a batch's places that hold examples, from which a look s
 SMALLEST_RATE, LARGEST_RATE = 0.03, 0.3
 TRAVEL = 60.0  # learning rate times steps, for learning_rate=None, between these two
 DAMPING = 1e-3  # per example, beside curvatures of an example's log likelihood in its own unit
-FARTHEST = 1.5  # times a whole Newton step, of a logarithm of noise: slopes of a few examples are seldom farther
+FARTHEST = 2.5  # whole Newton steps of a logarithm of noise; slopes of a single example are seldom farther
 TARGETS = 1 << 16  # the call number from which targets are drawn, past anything that draws weights
 CLOSEST = (
     10  # that many steps have a look at first, then every so-manieth while there have been fewer than update_every
@@ -76,6 +76,7 @@ class KroneckerMethod(Hindsight, Method):
         every `update_every` steps    A, G ← (1 − s) (A, G) + s (those of this batch),   s = r max(1 / Σ r, 1 − curvature_decay)
         every step                    m ← β m + (1 − β) ĝ,    w ← w + η (Λ + N γ I)⁻¹ m / (1 − βᵗ)
 
+    with the gradient itself for m where w is of the likelihood, as the logarithm of a noise is, and then of a bounded length;
     where r is 1 for a full batch, the filled share of one that an epoch's end cuts short, and Σ r goes over all looks so far: the
     first looks make the plain mean over all examples that they saw.
 
@@ -253,8 +254,9 @@ class KroneckerMethod(Hindsight, Method):
         assert self.learning_rate is not None  # `resolved` has made it a number
         trusted = state["trusted"]["trust"] if self.trust is None else self.trust
         count = rng.step.double()
-        planned = self.learning_rate * find_schedule(self.schedule)(count / model.num_steps)
-        rate = planned / (1 - self.momentum ** (count + 1))
+        begun = 1 - self.momentum ** (count + 1)
+        rate = self.learning_rate * find_schedule(self.schedule)(count / model.num_steps) / begun
+        planned = rate * begun
         average_(state["first"], slope, self.momentum)
         step = precondition(state["inverse"], self._slopes(model, state, slope))
         own, noise = ({k: s for k, s in step.items() if (k in model.weight_names) == ours} for ours in (True, False))
