@@ -200,7 +200,7 @@ class TimeFirst(nn.Module):
 
 def test_a_sum_over_examples_that_are_not_in_front_is_warned_of(caplog):
     network = TimeFirst()
-    optimizer = pl.optim.IVON(network, num_data=N, reduction="sum")
+    optimizer = pl.optim.IVON(network, num_data=5, reduction="sum")
     with caplog.at_level(logging.WARNING, "plausible"):
         for _ in range(2):
             optimizer.zero_grad()
@@ -209,6 +209,7 @@ def test_a_sum_over_examples_that_are_not_in_front_is_warned_of(caplog):
             optimizer.step()
     (said,) = [r.getMessage() for r in caplog.records if "first axis" in r.getMessage()]
     assert "7" in said and "10" in said
+    assert sum("it is the number of training examples" in r.getMessage() for r in caplog.records) == 1  # another matter
 
 
 def test_a_sum_over_frames_of_examples_in_front_is_not_warned_of(caplog):

@@ -112,7 +112,7 @@ class Watcher:
         self._recordings = Recordings()
         self._open: list[Pass | None] = []
         self._compilers: list[Any] = []
-        self._warned = False
+        self._said: set[str] = set()
 
     def __reduce__(self) -> Any:
         return Watcher, ()
@@ -197,20 +197,23 @@ class Watcher:
                 f"{', '.join(strange)}: the network has other weights than when the optimiser was made; make another "
                 f"{type(current.optimizer).__name__} of the network as it is now"
             ) from error
-        if current.examples > current.optimizer.num_data and not self._warned:
-            self._warned = True
-            log.warning(
+        if current.examples > current.optimizer.num_data:
+            self._say_once(
                 "a batch has %s examples, and num_data says that there are %g in all: it is the number of training examples, "
                 "len(loader.dataset), not of batches",
                 current.examples, current.optimizer.num_data,
             )  # fmt: skip
-        if current.strange_rows is not None and not self._warned:
-            self._warned = True
-            log.warning(
+        if current.strange_rows is not None:
+            self._say_once(
                 "a summed loss is divided by the number of examples, which is counted along the first axis of the inputs: %s "
                 "here, where the network returned %s rows; put examples in front, or take the mean of the losses",
                 current.examples, current.strange_rows,
             )  # fmt: skip
+
+    def _say_once(self, message: str, *numbers: float) -> None:
+        if message not in self._said:
+            self._said.add(message)
+            log.warning(message, *numbers)
 
     def _owner(self, network: nn.Module) -> BayesianOptimizer | None:
         if self._network is None or self._optimizer is None or self._network() is not network:

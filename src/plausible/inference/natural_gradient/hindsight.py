@@ -108,7 +108,8 @@ def _nothing_learnt(answer: Posterior, at_mean: Predictive, batch: Any, narrower
     if task(answer.model) != "classification" or targets.dim() != 1 or targets.is_floating_point():
         return None
     labels = targets if weights is None else targets[weights != 0]
-    told = (labels >= 0) & (labels != getattr(answer.model.likelihood, "ignore_index", None))
+    ignored = getattr(answer.model.likelihood, "ignore_index", None)
+    told = (labels >= 0) & (labels != (-1 if ignored is None else ignored))
     y = labels[told]
     counts = y.bincount().double()
     seen = int((counts > 0).sum())
